@@ -1,0 +1,1 @@
+"""Environments: making them, checking them, stepping them."""

@@ -1,0 +1,227 @@
+"""One actor-learner: the iteration that the whole project is built around.
+
+    repeat:
+        pull the global weights into the local nets
+        collect T steps of K environments with the local policy
+        compute returns, advantages, the loss and its gradients
+        push the gradients to the global weights
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from a3c_tf.agent import A3CAgent, Rollout
+from a3c_tf.envs.runner import REWARD, TERMINATED, TRUNCATED, VALID, EnvRunner, observation_dtype
+from a3c_tf.graphs import CompiledFunction, Tensor
+from a3c_tf.parameters import Connection
+from a3c_tf.quiet import tf
+
+
+@dataclass
+class Report:
+    """What a worker did since its last report.
+
+    Attributes:
+        iterations: how many gradients it pushed.
+        steps: valid environment steps.
+        statistics: sums over the iterations, in the order of `Worker.statistics`.
+        lag: sum over the iterations.
+        act, env, learn, push: seconds spent in the policy net and on the way to and from the
+            environments, in the environments, on the gradients, and on the exchange of weights
+            (waiting included).
+    """
+
+    statistics: npt.NDArray[np.float64]
+    iterations: int = 0
+    steps: int = 0
+    lag: int = 0
+    act: float = 0.0
+    env: float = 0.0
+    learn: float = 0.0
+    push: float = 0.0
+    lock: Any = field(default_factory=threading.Lock, repr=False)
+
+
+class Worker:
+    """One actor-learner with its own nets and its own environments.
+
+    The iteration is one compiled graph: the environments are called from inside it, so that
+    Python enters TensorFlow once for T x K steps and not once for each. Everything is traced in
+    the constructor, in the main thread; the environments are given to `run`, in the worker's.
+
+    Args:
+        index: which worker this is.
+        agent: its own clone of the agent.
+        connection: its way to the global weights.
+        t_max: T, steps of a rollout.
+        envs: K, environments stepped together.
+        seed: of the actions drawn; every worker has another one.
+        like: a worker whose trace is used again.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        agent: A3CAgent,
+        connection: Connection,
+        t_max: int,
+        envs: int,
+        seed: int = 0,
+        like: Worker | None = None,
+    ) -> None:
+        self.index = index
+        self.agent = agent
+        self.connection = connection
+        self.t_max = t_max
+        self.envs = envs
+        self.statistics = (*agent.statistics, "train/gradient_norm")
+        self.runner: EnvRunner | None = None
+        self._seed = seed
+        self._rollouts = 0
+        self._report = self._new_report()
+        # One trace serves all workers, so the graph finds its environments by the index.
+        self._runners: dict[int, EnvRunner] = like._runners if like else {}
+        self._index = tf.constant(index, tf.int64)
+        self._iterate = CompiledFunction(
+            self._build_iteration,
+            [
+                tf.TensorSpec([], tf.int64),
+                tf.TensorSpec([2], tf.int64),
+                tf.TensorSpec([], tf.float32),
+            ],
+            agent.variables,
+            like and like._iterate,
+        )
+
+    def run(
+        self,
+        runner: EnvRunner,
+        should_stop: Callable[[], bool],
+        turn: AbstractContextManager[Any] | None = None,
+    ) -> None:
+        """Iterates until `should_stop`, then counts what an unfinished rollout has stepped.
+
+        Args:
+            runner: this worker's environments.
+            should_stop: asked before every iteration.
+            turn: held during an iteration, to limit how many workers compute at a time.
+
+        Raises:
+            Exception: the first one that an environment raised, as itself.
+            FloatingPointError: a loss or gradient is not finite; nothing has been pushed.
+        """
+        self.runner = self._runners[self.index] = runner
+        self.connection.pull()
+        turn = turn or nullcontext()
+        while not should_stop():
+            with turn:
+                self.iterate(runner)
+            if runner.error is not None:
+                raise runner.error
+
+    def iterate(self, runner: EnvRunner) -> None:
+        """One rollout, its gradients, and their exchange for the next weights."""
+        start = perf_counter()
+        gradients, statistics = self.compute_gradients(runner)
+        learned = perf_counter()
+        steps = runner.valid_steps()
+        episodes = runner.finished
+        if runner.interrupted:
+            self.connection.count(steps, episodes)
+            return
+        self._check(statistics)
+        self.connection.exchange(gradients, steps, episodes)
+        report = self._report
+        with report.lock:
+            report.iterations += 1
+            report.steps += steps
+            report.statistics += statistics
+            report.lag += self.connection.lag
+            report.env += runner.env_seconds
+            report.act += runner.rollout_seconds - runner.env_seconds
+            report.learn += learned - start - runner.rollout_seconds
+            report.push += perf_counter() - learned
+
+    def compute_gradients(
+        self, runner: EnvRunner
+    ) -> tuple[Sequence[Tensor], npt.NDArray[np.float32]]:
+        """One rollout with the local weights: clipped gradients, and the statistics' values."""
+        self._rollouts += 1
+        seed = tf.constant([self._seed, self._rollouts], tf.int64)
+        schedule = self.agent.hyperparameters.entropy_coefficient
+        coefficient = tf.constant(schedule(self.connection.global_step))
+        *gradients, statistics = self._iterate(self._index, seed, coefficient)
+        return gradients, statistics.numpy()
+
+    def take_report(self) -> Report:
+        """What was done since the last call. May be called by any thread."""
+        with self._report.lock:
+            report, self._report = self._report, self._new_report()
+        return report
+
+    def _new_report(self) -> Report:
+        return Report(np.zeros(len(self.statistics)))
+
+    def _check(self, statistics: npt.NDArray[np.float32]) -> None:
+        """A NaN anywhere in the rollout, the nets or the gradients reaches their norm."""
+        if not np.isfinite(statistics).all():
+            values = dict(zip(self.statistics, statistics.tolist(), strict=True))
+            raise FloatingPointError(
+                f"worker {self.index} computed a loss or gradient that is not finite: {values}"
+            )
+
+    # The graph ------------------------------------------------------------------------------
+
+    def _build_iteration(
+        self, index: Tensor, seed: Tensor, entropy_coefficient: Tensor
+    ) -> Sequence[Tensor]:
+        rollout = self._collect(index, seed)
+        with tf.GradientTape() as tape:
+            loss, statistics = self.agent.loss(rollout, entropy_coefficient)
+        gradients = tape.gradient(
+            loss, self.agent.trainable_variables, unconnected_gradients="zero"
+        )
+        norm = tf.linalg.global_norm(gradients)
+        limit = self.agent.hyperparameters.max_gradient_norm
+        if limit:
+            gradients, _ = tf.clip_by_global_norm(gradients, limit, norm)
+        return [*gradients, tf.stack([*statistics, norm])]
+
+    def _collect(self, index: Tensor, seed: Tensor) -> Rollout:
+        """T steps, unrolled: the executor of this graph has no loops."""
+        space = self.agent.observation_space
+        shape, dtype = (self.envs, *(space.shape or ())), tf.as_dtype(observation_dtype(space))
+
+        def call(method: Callable[..., Any], *arguments: Tensor) -> Tensor:
+            observations = tf.numpy_function(method, [index, *arguments], dtype)
+            return tf.ensure_shape(observations, shape)
+
+        noise = self.agent.actions.noise([self.t_max, self.envs], seed)
+        observations = [call(lambda i: self._runners[int(i)].begin_rollout())]
+        actions = []
+        for t in range(self.t_max):
+            action = self.agent.distribution(observations[-1]).sample(noise[t])
+            actions.append(action)
+            action = self.agent.actions.to_environment(action)
+            observations.append(call(lambda i, a: self._runners[int(i)].step(a), action))
+        signals = tf.numpy_function(
+            lambda i: self._runners[int(i)].signals(), [index], tf.float32
+        )
+        signals = tf.ensure_shape(signals, (4, self.t_max, self.envs))
+        return Rollout(
+            tf.stack(observations),
+            tf.stack(actions),
+            signals[REWARD],
+            signals[TERMINATED],
+            signals[TRUNCATED],
+            signals[VALID],
+        )
