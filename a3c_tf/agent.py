@@ -123,13 +123,18 @@ class A3CAgent:
         return list(self.model.trainable_variables)
 
     def clone(self) -> A3CAgent:
-        """An agent with nets of its own, the same hyper-parameters and the same weights."""
+        """An agent with nets of its own and the same weights.
+
+        The optimizer is the same object: it belongs to the global variables, and a clone only
+        computes gradients.
+        """
         clone = A3CAgent(
             keras.models.clone_model(self.model),
             self.observation_space,
             self.action_space,
-            hyperparameters=self.hyperparameters,
-            seed=self._seed,
+            self.optimizer,
+            self.hyperparameters,
+            self._seed,
         )
         clone.model.set_weights(self.model.get_weights())
         return clone

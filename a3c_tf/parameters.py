@@ -112,6 +112,7 @@ class Connection:
 
     Attributes:
         version: the version of the weights in `local`.
+        step: the global step at which they were read.
         lag: how many gradients of others had been applied between the last pull and push.
     """
 
@@ -124,6 +125,7 @@ class Connection:
         self._server = server
         self._local = list(local)
         self.version = 0
+        self.step = 0
         self.lag = 0
         agent = server.agent
         gradients = [tf.TensorSpec(v.shape, v.dtype) for v in agent.trainable_variables]
@@ -149,6 +151,7 @@ class Connection:
         with self._server._lock:
             self._pull()
             self.version = self._server.version
+            self.step = self._server.global_step
 
     def exchange(self, gradients: Sequence[Tensor], steps: int, episodes: int) -> None:
         """Applies gradients to the globals, and pulls what comes out, in one go.
@@ -169,6 +172,7 @@ class Connection:
             server.global_step += steps
             server.episodes += episodes
             self.version = server.version
+            self.step = server.global_step
 
     def _read_globals(self) -> Sequence[Tensor]:
         for local, theirs in zip(self._local, self._server.agent.variables, strict=True):

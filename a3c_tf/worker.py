@@ -133,17 +133,15 @@ class Worker:
         start = perf_counter()
         gradients, statistics = self.compute_gradients(runner)
         learned = perf_counter()
-        steps = runner.valid_steps()
-        episodes = runner.finished
         if runner.interrupted:
-            self.connection.count(steps, episodes)
+            self.connection.count(runner.steps, runner.episodes)
             return
         self._check(statistics)
-        self.connection.exchange(gradients, steps, episodes)
+        self.connection.exchange(gradients, runner.steps, runner.episodes)
         report = self._report
         with report.lock:
             report.iterations += 1
-            report.steps += steps
+            report.steps += runner.steps
             report.statistics += statistics
             report.lag += self.connection.lag
             report.env += runner.env_seconds
@@ -214,7 +212,7 @@ class Worker:
             action = self.agent.actions.to_environment(action)
             observations.append(call(lambda i, a: self._runners[int(i)].step(a), action))
         signals = tf.numpy_function(
-            lambda i: self._runners[int(i)].signals(), [index], tf.float32
+            lambda i: self._runners[int(i)].finish_rollout(), [index], tf.float32
         )
         signals = tf.ensure_shape(signals, (4, self.t_max, self.envs))
         return Rollout(

@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-# Rows of `EnvRunner.signals`.
+# Rows of what `EnvRunner.finish_rollout` returns.
 REWARD, TERMINATED, TRUNCATED, VALID = range(4)
 
 
@@ -39,17 +39,17 @@ class EnvRunner:
 
     Args:
         envs: K environments in the mode `AutoresetMode.NEXT_STEP`.
-        t_max: steps of a rollout.
+        t_max: T, steps of a rollout.
         seed: of the first reset.
         should_stop: asked before every step whether the run is over.
 
     Attributes:
         error: the first exception that an environment raised, or None.
         interrupted: whether the current rollout has been cut short.
-        total_steps: valid steps since the start.
+        steps: valid steps of the current rollout, once it is finished.
+        episodes: how many episodes ended in the current rollout, once it is finished.
         env_seconds: time spent in the environments during the current rollout.
-        rollout_seconds: time from the rollout's first to its last step.
-        finished: how many episodes ended in the current rollout.
+        rollout_seconds: time from the current rollout's beginning to its last step.
     """
 
     def __init__(
@@ -62,22 +62,22 @@ class EnvRunner:
         self.envs = envs
         self.error: BaseException | None = None
         self.interrupted = False
-        self.total_steps = 0
+        self.steps = 0
+        self.episodes = 0
         self.env_seconds = 0.0
         self.rollout_seconds = 0.0
-        self.finished = 0
-        self._t_max = t_max
         self._seed = seed
         self._should_stop = should_stop
         self._lock = threading.Lock()  # the monitor takes the episodes while the worker adds
-        self._episodes: list[Episode] = []
+        self._finished: list[Episode] = []
         space = envs.single_observation_space
         self._dtype = observation_dtype(space)
-        shape = (envs.num_envs, *(space.shape or ()))
-        self._observation = np.zeros(shape, self._dtype)
-        self._signals = np.zeros((4, t_max, envs.num_envs), np.float32)
+        self._observation = np.zeros((envs.num_envs, *(space.shape or ())), self._dtype)
+        self._rewards = np.zeros((t_max, envs.num_envs), np.float64)
+        self._terminated = np.zeros((t_max, envs.num_envs), np.bool_)
+        self._truncated = np.zeros((t_max, envs.num_envs), np.bool_)
         self._t = 0
-        self._ended = np.zeros(envs.num_envs, np.bool_)
+        self._resetting = np.zeros(envs.num_envs, np.bool_)
         self._returns = np.zeros(envs.num_envs, np.float64)
         self._lengths = np.zeros(envs.num_envs, np.int64)
         self._started = False
@@ -87,47 +87,59 @@ class EnvRunner:
         """The observation that the next rollout starts from, [K, ...]; resets at first."""
         self._t = 0
         self.env_seconds = 0.0
+        self.rollout_seconds = 0.0
         self.interrupted = False
-        self.finished = 0
-        self._signals = np.zeros_like(self._signals)
+        self._rollout_start = perf_counter()
         if not self._started:
             self._guarded(self._reset)
-        self._rollout_start = perf_counter()
         return self._observation
 
     def step(self, actions: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Takes one action in each environment; returns the next observations, [K, ...]."""
         if self.error is not None or self._should_stop():
             self.interrupted = True
-        else:
-            start = perf_counter()
-            self._guarded(lambda: self._step(actions))
-            now = perf_counter()
-            self.env_seconds += now - start
-            self.rollout_seconds = now - self._rollout_start
+            return self._observation
+        start = perf_counter()
+        self._guarded(self._step, actions)
+        now = perf_counter()
+        self.env_seconds += now - start
+        self.rollout_seconds = now - self._rollout_start
         return self._observation
 
-    def signals(self) -> npt.NDArray[np.float32]:
-        """What the rollout's steps gave: reward, terminated, truncated, valid, [4, T, K]."""
-        return self._signals
+    def finish_rollout(self) -> npt.NDArray[np.float32]:
+        """Counts the rollout; returns reward, terminated, truncated and valid, [4, T, K].
 
-    def valid_steps(self) -> int:
-        """The number of steps of the current rollout in which an action was taken."""
-        return int(self._signals[VALID].sum())
+        Where a vector environment says terminated and truncated at once, the episode came to
+        its own end. A step is valid unless it is the reset that follows an episode's end: that
+        one took no action.
+        """
+        ended = self._terminated | self._truncated
+        valid = np.empty_like(ended)
+        valid[0] = ~self._resetting
+        valid[1:] = ~ended[:-1]
+        signals = np.zeros((4, *ended.shape), np.float32)
+        signals[REWARD] = self._rewards
+        signals[TERMINATED] = self._terminated
+        signals[TRUNCATED] = self._truncated & ~self._terminated
+        signals[VALID] = valid
+        self._count(self._rewards[: self._t], ended[: self._t], valid[: self._t])
+        if self._t:
+            self._resetting = ended[self._t - 1]
+        return signals
 
     def take_episodes(self) -> list[Episode]:
         """The episodes that have ended since the last call. May be called by any thread."""
         with self._lock:
-            episodes, self._episodes = self._episodes, []
-        return episodes
+            finished, self._finished = self._finished, []
+        return finished
 
     def close(self) -> None:
         """Closes the environments."""
         self.envs.close()
 
-    def _guarded(self, action: Callable[[], None]) -> None:
+    def _guarded(self, action: Callable[..., None], *arguments: Any) -> None:
         try:
-            action()
+            action(*arguments)
         except BaseException as error:  # also SystemExit: it is the environment's, not ours
             self.error = error
             self.interrupted = True
@@ -140,19 +152,10 @@ class EnvRunner:
     def _step(self, actions: npt.NDArray[Any]) -> None:
         observation, rewards, terminated, truncated, _ = self.envs.step(actions)
         self._keep(observation)
-        valid = ~self._ended
-        signals = self._signals[:, self._t]
-        signals[REWARD] = rewards
-        signals[TERMINATED] = terminated
-        signals[TRUNCATED] = truncated & ~terminated  # both: the episode came to its own end
-        signals[VALID] = valid
+        self._rewards[self._t] = rewards
+        self._terminated[self._t] = terminated
+        self._truncated[self._t] = truncated
         self._t += 1
-        self.total_steps += np.count_nonzero(valid)
-        self._returns += rewards
-        self._lengths += valid
-        self._ended = terminated | truncated
-        if self._ended.any():
-            self._finish_episodes()
 
     def _keep(self, observation: Any) -> None:
         # A copy: some environments go on writing into the array that they returned.
@@ -164,13 +167,28 @@ class EnvRunner:
             )
         self._observation = kept
 
-    def _finish_episodes(self) -> None:
-        self.finished += np.count_nonzero(self._ended)
+    def _count(
+        self,
+        rewards: npt.NDArray[np.float64],
+        ended: npt.NDArray[np.bool_],
+        valid: npt.NDArray[np.bool_],
+    ) -> None:
+        self.steps = int(np.count_nonzero(valid))
+        self.episodes = int(np.count_nonzero(ended))
+        if not self.episodes:  # most rollouts: nothing to cut
+            self._returns += rewards.sum(axis=0)
+            self._lengths += valid.sum(axis=0)
+            return
+        finished = []
+        for reward, end, took_action in zip(rewards, ended, valid, strict=True):
+            self._returns += reward
+            self._lengths += took_action
+            for k in np.flatnonzero(end):
+                finished.append(Episode(float(self._returns[k]), int(self._lengths[k])))
+                self._returns[k] = 0.0
+                self._lengths[k] = 0
         with self._lock:
-            for k in np.flatnonzero(self._ended):
-                self._episodes.append(Episode(float(self._returns[k]), int(self._lengths[k])))
-        self._returns[self._ended] = 0.0
-        self._lengths[self._ended] = 0
+            self._finished += finished
 
 
 def observation_dtype(space: gym.Space) -> np.dtype[Any]:

@@ -1,0 +1,1 @@
+"""How workers are started, watched and ended."""

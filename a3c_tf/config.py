@@ -1,0 +1,158 @@
+"""Settings of a run: what each one means, its default, and the tuned presets."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from dataclasses import asdict, dataclass, field, fields, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+
+class ConfigError(ValueError):
+    """A setting that cannot be used; the text is one line that says the way out."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Trains an A3C agent on a Gymnasium environment."""
+
+    env: str = "CartPole-v1"
+    """Environment id in Gymnasium's registry, or my_package:MyEnv-v0."""
+    preset: str | None = None
+    """Tuned settings by name; without it, those named like the environment, if there are any."""
+    outdir: Path | None = None
+    """Run directory, which must be new. By default runs/ENV/DATE-TIME-seedSEED."""
+    resume: Path | None = None
+    """Run directory to go on with, from its newest checkpoint and with its settings."""
+    seed: int = 0
+    """Root of all random numbers: weights, actions, environments."""
+
+    workers: int = field(default_factory=lambda: os.cpu_count() or 1)
+    """Worker threads; by default one for each core."""
+    envs_per_worker: int = 8
+    """Environments that each worker steps together (K); 1 is the paper's A3C."""
+    t_max: int = 5
+    """Steps of a rollout (T): one update is made from t_max x envs_per_worker steps."""
+    steps: int = 1_000_000
+    """Environment steps of all workers together, at which the run ends."""
+
+    gamma: float = 0.99
+    """Discount factor."""
+    gae_lambda: float = 1.0
+    """1: the paper's n-step returns; less: generalised advantage estimation."""
+    learning_rate: float = 7e-4
+    """Step size of the optimizer at the start."""
+    learning_rate_schedule: Literal["constant", "linear"] = "linear"
+    """Constant, or linear to zero at the last of `steps`."""
+    entropy: float = 0.01
+    """Weight of the entropy bonus at the start, per nat."""
+    entropy_schedule: Literal["constant", "linear"] = "constant"
+    """Constant, or linear to zero at the last of `steps`."""
+    value_coefficient: float = 0.5
+    """Weight of the value loss."""
+    max_gradient_norm: float = 0.5
+    """Gradients are scaled down to this global norm; 0 leaves them alone."""
+    reduction: Literal["mean", "sum"] = "mean"
+    """Over the steps of a rollout: mean, or the paper's sum."""
+    optimizer: Literal["rmsprop", "adam"] = "rmsprop"
+    """RMSprop with statistics shared by all workers (the paper's), or Adam."""
+    optimizer_epsilon: float = 1e-5
+    """Added to the mean square (rmsprop) or its root (adam) before division."""
+
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    """Units of each hidden layer."""
+    activation: str = "tanh"
+    """Of the hidden layers, by Keras's name."""
+    shared_trunk: bool = False
+    """One trunk of hidden layers for policy and value, instead of one for each."""
+    initializer: Literal["orthogonal", "glorot_uniform"] = "orthogonal"
+    """Of the weights; glorot_uniform is Keras's default."""
+
+    eval_interval: int = 50_000
+    """Environment steps between evaluations; 0 for none but the last."""
+    eval_seconds: float = 0.0
+    """Seconds between evaluations, in place of eval_interval; 0 goes by steps."""
+    eval_episodes: int = 20
+    """Whole episodes in one evaluation."""
+    successful_score: float | None = None
+    """Mean evaluation return at which the run ends as solved."""
+    checkpoint_seconds: float = 60.0
+    """Seconds between checkpoints of the full training state."""
+
+    def validate(self) -> None:
+        """Checks what types cannot say.
+
+        Raises:
+            ConfigError: names the setting, its value and what it may be.
+        """
+        for name in ("workers", "envs_per_worker", "t_max", "steps", "eval_episodes"):
+            self._require(name, getattr(self, name) >= 1, "at least 1")
+        for name in (
+            "seed",
+            "entropy",
+            "value_coefficient",
+            "max_gradient_norm",
+            "eval_interval",
+            "eval_seconds",
+        ):
+            self._require(name, getattr(self, name) >= 0, "at least 0")
+        for name in ("learning_rate", "optimizer_epsilon", "checkpoint_seconds"):
+            self._require(name, getattr(self, name) > 0, "more than 0")
+        for name in ("gamma", "gae_lambda"):
+            self._require(name, 0 <= getattr(self, name) <= 1, "from 0 to 1")
+        self._require("hidden_sizes", all(units > 0 for units in self.hidden_sizes), "positive")
+
+    def _require(self, name: str, holds: bool, what: str) -> None:
+        if not holds:
+            flag = "--" + name.replace("_", "-")
+            raise ConfigError(f"{flag} is {getattr(self, name)}; it must be {what}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """What a run needs to be repeated, as plain values: no paths."""
+        settings = asdict(self)
+        del settings["outdir"], settings["resume"]
+        settings["hidden_sizes"] = list(self.hidden_sizes)
+        return settings
+
+    def updated(self, settings: dict[str, Any], origin: str) -> TrainConfig:
+        """A copy with some settings replaced, as read from a file.
+
+        Raises:
+            ConfigError: a name that is no setting.
+        """
+        known = {f.name for f in fields(self)}
+        for name in settings.keys() - known:
+            raise ConfigError(f"{origin}: unknown setting {name!r}{near(name, known)}")
+        if "hidden_sizes" in settings:
+            settings = settings | {"hidden_sizes": tuple(settings["hidden_sizes"])}
+        return replace(self, **settings)
+
+
+def near(name: str, known: Any) -> str:
+    """" (near: ...)" with names that are spelled like this one, or nothing."""
+    matches = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+    return f" (near: {', '.join(matches)})" if matches else ""
+
+
+def preset_names() -> list[str]:
+    """The presets that come with the package."""
+    files = resources.files("a3c_tf").joinpath("presets").iterdir()
+    return sorted(f.name.removesuffix(".yaml") for f in files if f.name.endswith(".yaml"))
+
+
+def load_preset(name: str) -> dict[str, Any]:
+    """The settings of a preset.
+
+    Raises:
+        ConfigError: there is none of this name.
+    """
+    names = preset_names()
+    if name not in names:
+        raise ConfigError(f"unknown preset {name!r}; there are: {', '.join(names)}")
+    text = resources.files("a3c_tf").joinpath("presets", f"{name}.yaml").read_text()
+    settings: dict[str, Any] = yaml.safe_load(text)
+    return settings

@@ -1,0 +1,247 @@
+"""PolicyMonitor: evaluates the global weights, writes what happens, saves, and says stop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import numpy as np
+
+from a3c_tf.agent import A3CAgent
+from a3c_tf.checkpoints import save_agent, save_checkpoint
+from a3c_tf.evaluation import Evaluator, Scores
+from a3c_tf.parameters import ParameterServer
+from a3c_tf.telemetry import EventLog, ScoreLog, write_summary
+from a3c_tf.worker import Report, Worker
+
+POLL_SECONDS = 0.05
+# Points of a curve lie 1/200 of the run so far apart: dense at first, and few in a long run.
+WRITE_SECONDS, MAX_WRITE_SECONDS = 0.5, 30.0
+
+
+@dataclass
+class Progress:
+    """Where a run stands; what a resumed run goes on from.
+
+    Attributes:
+        elapsed: seconds of training, those before a resume included.
+        best_score: highest mean of an evaluation, or None.
+        last_score: mean of the last evaluation, or None.
+        last_evaluation: global step of the last evaluation.
+        stopped_by: "steps", "successful_score", "error" or "interrupt"; None while it runs.
+    """
+
+    elapsed: float = 0.0
+    best_score: float | None = None
+    last_score: float | None = None
+    last_evaluation: int = 0
+    stopped_by: str | None = None
+
+
+class PolicyMonitor:
+    """Watches a run from a thread of its own, with nets of its own.
+
+    Args:
+        directory: the run directory.
+        server: the global weights.
+        workers: whose reports and episodes are collected.
+        agent: a clone of the agent for the monitor alone.
+        evaluator: evaluates `agent`.
+        eval_interval: environment steps between evaluations; 0 for none but the last.
+        eval_seconds: if more than 0, seconds between evaluations, in place of the steps.
+        successful_score: mean evaluation return at which the run ends, or None.
+        checkpoint_seconds: seconds between checkpoints.
+        progress: where a resumed run stands.
+        save_best: whether `best/` is kept.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        server: ParameterServer,
+        workers: Sequence[Worker],
+        agent: A3CAgent,
+        evaluator: Evaluator,
+        eval_interval: int,
+        eval_seconds: float = 0.0,
+        successful_score: float | None = None,
+        checkpoint_seconds: float = 60.0,
+        progress: Progress | None = None,
+        save_best: bool = True,
+    ) -> None:
+        self.progress = progress or Progress()
+        self._directory = directory
+        self._server = server
+        self._workers = workers
+        self._agent = agent
+        self._connection = server.connect(agent.variables)
+        self._evaluator = evaluator
+        self._eval_interval = eval_interval
+        self._eval_seconds = eval_seconds
+        self._successful_score = successful_score
+        self._checkpoint_seconds = checkpoint_seconds
+        self._save_best = save_best
+        self._events = EventLog(directory)
+        self._score_log = ScoreLog(directory, workers[0].statistics)
+        self._statistics: dict[str, float] = {}
+        self._elapsed_before = self.progress.elapsed
+        self._start = self._last_write = self._last_checkpoint = monotonic()
+        self._last_evaluation_time = self._start
+        self._first_step = self._last_step = server.global_step
+
+    # While the run goes on, in the monitor's thread ---------------------------------------
+
+    def run(self, wait_for_stop: Callable[[float], bool]) -> None:
+        """Does what is due until `wait_for_stop(seconds)` says that the run is over."""
+        self._start = self._last_write = self._last_checkpoint = monotonic()
+        self._last_evaluation_time = self._start
+        while not wait_for_stop(POLL_SECONDS):
+            now = monotonic()
+            self.progress.elapsed = self._elapsed_before + now - self._start
+            if now - self._last_write >= self._write_interval():
+                self._write_training(now)
+            if self._evaluation_is_due(now):
+                self.evaluate(lambda: wait_for_stop(0.0))
+                if self.progress.stopped_by:
+                    return
+            if now - self._last_checkpoint >= self._checkpoint_seconds:
+                self.checkpoint()
+
+    def evaluate(self, should_stop: Callable[[], bool] = lambda: False) -> None:
+        """Evaluates the globals of this moment, unless interrupted, and keeps what is best."""
+        self._last_evaluation_time = monotonic()
+        self._connection.pull()
+        step = self._connection.step
+        scores = self._evaluator.run(should_stop)
+        if scores is None:
+            return
+        self.progress.last_evaluation = step
+        self._record(scores, step)
+        mean = scores.summary()["mean"]
+        self.progress.last_score = mean
+        if self.progress.best_score is None or mean > self.progress.best_score:
+            self.progress.best_score = mean
+            if self._save_best:
+                save_agent(self._agent, self._directory / "best")
+        if self._successful_score is not None and mean >= self._successful_score:
+            save_agent(self._agent, self._directory / "successful")
+            self.progress.stopped_by = "successful_score"
+
+    def checkpoint(self) -> None:
+        """Writes the full training state of this moment."""
+        self._last_checkpoint = monotonic()
+        snapshot = self._server.snapshot()
+        self._hold(snapshot.weights)
+        progress = {
+            "elapsed": self.progress.elapsed,
+            "best_score": self.progress.best_score,
+            "last_score": self.progress.last_score,
+            "last_evaluation": self.progress.last_evaluation,
+        }
+        save_checkpoint(self._directory / "checkpoints", self._agent, snapshot, progress)
+
+    # After the workers have ended, in the main thread --------------------------------------
+
+    def finish(self, stopped_by: str) -> None:
+        """Evaluates at the end, saves the agent and a checkpoint, and writes the summary.
+
+        Args:
+            stopped_by: "steps", "error" or "interrupt"; an evaluation that has reached the
+                successful score goes before "steps".
+        """
+        in_order = stopped_by == "steps"
+        step = self._server.global_step
+        try:
+            self._write_training(monotonic())
+            if in_order and not self.progress.stopped_by and self.progress.last_evaluation < step:
+                self.evaluate()
+            if not (in_order and self.progress.stopped_by):
+                self.progress.stopped_by = stopped_by
+            self.checkpoint()
+            self._hold(self._server.snapshot().weights)
+            save_agent(
+                self._agent, self._directory / f"{step}_{'finish' if in_order else 'except'}"
+            )
+        finally:
+            write_summary(self._directory, self.summary())
+            self._evaluator.close()
+            self._events.close()
+
+    def summary(self) -> dict[str, Any]:
+        """The run in one line: what `summary.json` holds."""
+        seconds = self.progress.elapsed - self._elapsed_before
+        steps = self._server.global_step - self._first_step
+        return {
+            "steps": self._server.global_step,
+            "episodes": self._server.episodes,
+            "seconds": round(self.progress.elapsed, 3),
+            "steps_per_second": round(steps / seconds, 1) if seconds > 0 else 0.0,
+            "best_score": self.progress.best_score,
+            "final_score": self.progress.last_score,
+            "stopped_by": self.progress.stopped_by,
+        }
+
+    # Parts ----------------------------------------------------------------------------------
+
+    def _evaluation_is_due(self, now: float) -> bool:
+        if self._eval_seconds > 0:
+            return now - self._last_evaluation_time >= self._eval_seconds
+        due = self.progress.last_evaluation + self._eval_interval
+        return self._eval_interval > 0 and self._server.global_step >= due
+
+    def _write_interval(self) -> float:
+        return min(max(WRITE_SECONDS, self.progress.elapsed / 200), MAX_WRITE_SECONDS)
+
+    def _hold(self, weights: Sequence[Any]) -> None:
+        for variable, array in zip(self._agent.variables, weights, strict=True):
+            variable.assign(array)
+
+    def _record(self, scores: Scores, step: int) -> None:
+        summary = scores.summary()
+        values = {f"eval/{name}": value for name, value in summary.items()}
+        values["eval/episode_length"] = float(scores.lengths.mean())
+        self._events.scalars(values, step)
+        counts = {
+            "steps": step,
+            "episodes": self._server.episodes,
+            "elapsed": round(self.progress.elapsed, 3),
+        }
+        self._score_log.append(counts | summary | self._statistics)
+
+    def _write_training(self, now: float) -> None:
+        """Writes means over what the workers did since the last time."""
+        step, seconds = self._server.global_step, now - self._last_write
+        reports = [worker.take_report() for worker in self._workers]
+        values: dict[str, float] = {}
+        episodes = [e for w in self._workers if w.runner for e in w.runner.take_episodes()]
+        if episodes:
+            values["rollout/episode_return"] = float(np.mean([e.episode_return for e in episodes]))
+            values["rollout/episode_length"] = float(np.mean([e.length for e in episodes]))
+        values |= self._means(reports)
+        hyperparameters = self._server.agent.hyperparameters
+        values["train/learning_rate"] = hyperparameters.learning_rate(step)
+        values["train/entropy_coefficient"] = hyperparameters.entropy_coefficient(step)
+        if seconds > 0:
+            values["time/steps_per_second"] = (step - self._last_step) / seconds
+            for worker, report in zip(self._workers, reports, strict=True):
+                tag = f"workers/{worker.index}/steps_per_second"
+                values[tag] = report.steps / seconds
+        self._events.scalars(values, step)
+        self._last_write, self._last_step = now, step
+
+    def _means(self, reports: Sequence[Report]) -> dict[str, float]:
+        """Means over the iterations, and the shares of the workers' time."""
+        iterations = sum(report.iterations for report in reports)
+        if not iterations:
+            return {}
+        means = sum(report.statistics for report in reports) / iterations
+        self._statistics = dict(zip(self._workers[0].statistics, means.tolist(), strict=True))
+        values = dict(self._statistics)
+        values["train/policy_lag"] = sum(report.lag for report in reports) / iterations
+        parts = ("act", "env", "learn", "push")
+        seconds = {part: sum(getattr(report, part) for report in reports) for part in parts}
+        total = sum(seconds.values())
+        return values | {f"time/{part}": spent / total for part, spent in seconds.items()}
