@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,8 +40,8 @@ class Hyperparameters:
 
     gamma: float = 0.99
     gae_lambda: float = 1.0
-    learning_rate: Schedule = Schedule.constant(7e-4)
-    entropy_coefficient: Schedule = Schedule.constant(0.01)
+    learning_rate: Schedule = field(default_factory=lambda: Schedule.constant(7e-4))
+    entropy_coefficient: Schedule = field(default_factory=lambda: Schedule.constant(0.01))
     value_coefficient: float = 0.5
     max_gradient_norm: float = 0.5
     reduction: Reduction = "mean"

@@ -12,15 +12,12 @@ from typing import Any
 import numpy as np
 
 from a3c_tf.agent import A3CAgent, load_agent
+from a3c_tf.errors import CheckpointError
 from a3c_tf.parameters import Snapshot
 
 MANIFEST = "manifest.json"  # written last: its presence and checksums say "complete"
 OPTIMIZER = "optimizer.npz"
 STATE = "state.json"
-
-
-class CheckpointError(Exception):
-    """A checkpoint is missing, incomplete or altered."""
 
 
 def save_agent(agent: A3CAgent, directory: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from dataclasses import asdict, dataclass, field, fields, replace
 from importlib import resources
@@ -11,9 +10,7 @@ from typing import Any, Literal
 
 import yaml
 
-
-class ConfigError(ValueError):
-    """A setting that cannot be used; the text is one line that says the way out."""
+from a3c_tf.errors import ConfigError, near
 
 
 @dataclass(frozen=True)
@@ -132,12 +129,6 @@ class TrainConfig:
         return replace(self, **settings)
 
 
-def near(name: str, known: Any) -> str:
-    """" (near: ...)" with names that are spelled like this one, or nothing."""
-    matches = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
-    return f" (near: {', '.join(matches)})" if matches else ""
-
-
 def preset_names() -> list[str]:
     """The presets that come with the package."""
     files = resources.files("a3c_tf").joinpath("presets").iterdir()
@@ -153,6 +144,6 @@ def load_preset(name: str) -> dict[str, Any]:
     names = preset_names()
     if name not in names:
         raise ConfigError(f"unknown preset {name!r}; there are: {', '.join(names)}")
-    text = resources.files("a3c_tf").joinpath("presets", f"{name}.yaml").read_text()
+    text = resources.files("a3c_tf").joinpath("presets").joinpath(f"{name}.yaml").read_text()
     settings: dict[str, Any] = yaml.safe_load(text)
     return settings

@@ -40,7 +40,7 @@ class Categorical:
         return tf.argmax(self.log_probabilities, axis=-1)
 
     def log_prob(self, actions: Tensor) -> Tensor:
-        """log pi(a|s) in nats, [...] float32."""
+        """Log-probabilities of actions, log pi(a|s) in nats, [...] float32."""
         return tf.gather(
             self.log_probabilities, actions, batch_dims=self.log_probabilities.shape.rank - 1
         )

@@ -237,7 +237,7 @@ class PolicyMonitor:
         iterations = sum(report.iterations for report in reports)
         if not iterations:
             return {}
-        means = sum(report.statistics for report in reports) / iterations
+        means = np.sum([report.statistics for report in reports], axis=0) / iterations
         self._statistics = dict(zip(self._workers[0].statistics, means.tolist(), strict=True))
         values = dict(self._statistics)
         values["train/policy_lag"] = sum(report.lag for report in reports) / iterations

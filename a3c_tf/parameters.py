@@ -129,12 +129,14 @@ class Connection:
         self.lag = 0
         agent = server.agent
         gradients = [tf.TensorSpec(v.shape, v.dtype) for v in agent.trainable_variables]
-        self._pull = CompiledFunction(self._read_globals, [], local, like and like._pull)
-        self._exchange = CompiledFunction(
+        self._pull: CompiledFunction = CompiledFunction(
+            self._read_globals, [], local, like._pull if like else None
+        )
+        self._exchange: CompiledFunction = CompiledFunction(
             self._apply_and_read_globals,
             [tf.TensorSpec([], tf.float32), *gradients],
             local,
-            like and like._exchange,
+            like._exchange if like else None,
         )
 
     @property
@@ -179,7 +181,9 @@ class Connection:
             local.assign(theirs)
         return []
 
-    def _apply_and_read_globals(self, learning_rate: Tensor, *gradients: Tensor) -> Sequence[Tensor]:
+    def _apply_and_read_globals(
+        self, learning_rate: Tensor, *gradients: Tensor
+    ) -> Sequence[Tensor]:
         agent = self._server.agent
         agent.optimizer.learning_rate = learning_rate
         agent.optimizer.apply(list(gradients), agent.trainable_variables)

@@ -48,7 +48,9 @@ def advantages_and_returns(
     advantages = []
     advantage = tf.zeros_like(deltas[0])
     # Unrolled: the executor that runs the graph in the worker's own thread has no loops.
-    for delta, decay in zip(reversed(tf.unstack(deltas)), reversed(tf.unstack(decays)), strict=True):
+    for delta, decay in zip(
+        reversed(tf.unstack(deltas)), reversed(tf.unstack(decays)), strict=True
+    ):
         advantage = delta + decay * advantage
         advantages.append(advantage)
     stacked = tf.stack(advantages[::-1])

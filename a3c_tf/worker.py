@@ -1,10 +1,10 @@
 """One actor-learner: the iteration that the whole project is built around.
 
-    repeat:
-        pull the global weights into the local nets
-        collect T steps of K environments with the local policy
-        compute returns, advantages, the loss and its gradients
-        push the gradients to the global weights
+repeat:
+    pull the global weights into the local nets
+    collect T steps of K environments with the local policy
+    compute returns, advantages, the loss and its gradients
+    push the gradients to the global weights
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Worker:
         # One trace serves all workers, so the graph finds its environments by the index.
         self._runners: dict[int, EnvRunner] = like._runners if like else {}
         self._index = tf.constant(index, tf.int64)
-        self._iterate = CompiledFunction(
+        self._iterate: CompiledFunction = CompiledFunction(
             self._build_iteration,
             [
                 tf.TensorSpec([], tf.int64),
@@ -99,7 +99,7 @@ class Worker:
                 tf.TensorSpec([], tf.float32),
             ],
             agent.variables,
-            like and like._iterate,
+            like._iterate if like else None,
         )
 
     def run(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+
+from a3c_tf.errors import near
 
 # make_env(worker_index, test) -> one environment
 MakeEnv = Callable[[int, bool], gym.Env]
@@ -116,6 +117,7 @@ def check_env(make_env: MakeEnv) -> tuple[gym.Space, gym.Space]:
 
 
 def _step(name: str, env: gym.Env) -> tuple[Any, ...]:
+    step: Any
     try:
         step = env.step(env.action_space.sample())
     except ValueError as error:
@@ -128,7 +130,7 @@ def _step(name: str, env: gym.Env) -> tuple[Any, ...]:
             f"{name}.step returned {_shape_of(step)}, the old Gym interface; Gymnasium expects "
             "(observation, reward, terminated, truncated, info)"
         )
-    return step
+    return tuple(step)
 
 
 def _check_observation(name: str, space: gym.Space, observation: Any) -> None:
@@ -151,7 +153,6 @@ def _import_and_find(env_id: str) -> gym.envs.registration.EnvSpec:
 
 
 def _unknown_id(env_id: str, error: Exception) -> str:
-    near = difflib.get_close_matches(env_id, gym.registry, n=3, cutoff=0.5)
     # Gymnasium's own text may run over several lines.
     reason = " ".join(str(error).split())
-    return f"environment {env_id!r}: {reason}" + (f" (near: {', '.join(near)})" if near else "")
+    return f"environment {env_id!r}: {reason}{near(env_id, gym.registry)}"

@@ -1,0 +1,115 @@
+"""How fast the real trainer is, and what it costs."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from a3c_tf.agent import A3CAgent
+from a3c_tf.envs.factory import MakeEnv, make_vector_env
+from a3c_tf.monitor import Progress
+from a3c_tf.training import train_agent_async
+
+WARM_UP_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What a benchmark measured.
+
+    Attributes:
+        steps_per_second: environment steps of all workers together, in a second of wall time.
+        cpu_us_per_step: CPU time of the whole program for one step, in microseconds.
+        env_only_steps_per_second: the same environments with random actions and no learner.
+    """
+
+    steps_per_second: float
+    cpu_us_per_step: float
+    env_only_steps_per_second: float
+
+
+class _Enough(KeyboardInterrupt):
+    """Ends the run as Ctrl-C would."""
+
+
+def measure_speed(
+    agent: A3CAgent,
+    make_env: MakeEnv,
+    workers: int,
+    envs_per_worker: int,
+    t_max: int,
+    seconds: float,
+) -> Speed:
+    """Trains for some seconds with everything that belongs to a run, evaluations left out.
+
+    Building, tracing and the first second do not count.
+
+    Args:
+        agent: is trained.
+        make_env: makes the environments.
+        workers: how many.
+        envs_per_worker: K.
+        t_max: T.
+        seconds: of wall time measured, for the trainer and for the environments alone.
+    """
+    marks: list[tuple[float, float, int]] = []
+
+    def on_tick(step: int, progress: Progress) -> None:
+        now = time.perf_counter()
+        started = bool(marks) and now >= marks[0][0] + WARM_UP_SECONDS
+        if (step > 0 and not marks) or (started and len(marks) == 1):
+            marks.append((now, time.process_time(), step))
+        elif len(marks) == 2 and now >= marks[1][0] + seconds:
+            marks.append((now, time.process_time(), step))
+            raise _Enough
+
+    with tempfile.TemporaryDirectory() as directory, contextlib.suppress(_Enough):
+        train_agent_async(
+            Path(directory) / "run",
+            workers,
+            make_env,
+            agent=agent,
+            steps=10**12,
+            eval_interval=None,
+            envs_per_worker=envs_per_worker,
+            t_max=t_max,
+            on_tick=on_tick,
+        )
+    (start, cpu_start, first), (end, cpu_end, last) = marks[1:]
+    steps = last - first
+    return Speed(
+        steps / (end - start),
+        (cpu_end - cpu_start) / steps * 1e6,
+        _env_only_speed(make_env, workers, envs_per_worker, seconds),
+    )
+
+
+def _env_only_speed(make_env: MakeEnv, workers: int, envs_per_worker: int, seconds: float) -> float:
+    """Steps a second with one thread a worker, as in the trainer, and random actions."""
+    steps = np.zeros(workers, np.int64)
+    end = time.perf_counter() + seconds
+
+    def step(index: int) -> None:
+        envs = make_vector_env(make_env, index, envs_per_worker, test=False)
+        envs.reset(seed=index)
+        actions = [envs.action_space.sample() for _ in range(100)]
+        resetting = np.zeros(envs.num_envs, np.bool_)
+        while time.perf_counter() < end:
+            for action in actions:
+                _, _, terminated, truncated, _ = envs.step(action)
+                steps[index] += np.count_nonzero(~resetting)
+                resetting = terminated | truncated
+        envs.close()
+
+    threads = [threading.Thread(target=step, args=(index,)) for index in range(workers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return float(steps.sum() / seconds)

@@ -1,0 +1,268 @@
+"""The command line: train, evaluate, benchmark. Each returns the program's exit code."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from a3c_tf.config import TrainConfig
+from a3c_tf.display import make_display
+from a3c_tf.envs.factory import RegisteredEnv, check_env
+from a3c_tf.errors import CheckpointError, ConfigError
+from a3c_tf.run_directory import new_run_directory, write_config
+from a3c_tf.settings import describe_settings, parse_settings
+
+# TensorFlow takes seconds to import, so what needs it is imported where bad flags have passed.
+
+OK, FAILED, USAGE, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, handled like Ctrl-C."""
+
+
+def train(arguments: Sequence[str]) -> int:
+    """`scripts/train.py`."""
+    console = Console()
+    try:
+        config, origins = parse_settings(arguments)
+        make_env = RegisteredEnv(config.env)
+        spaces = check_env(make_env)
+        directory = config.resume or new_run_directory(config)
+        for line in describe_settings(config, origins):
+            console.print(line, highlight=False, soft_wrap=True)
+        write_config(directory, config)
+    except (ConfigError, ValueError) as error:
+        return _usage(error)
+    return _run(console, config, directory, make_env, spaces)
+
+
+def _run(
+    console: Console,
+    config: TrainConfig,
+    directory: Path,
+    make_env: RegisteredEnv,
+    spaces: tuple[Any, Any],
+) -> int:
+    from a3c_tf.build import build_agent
+    from a3c_tf.training import train_agent_async
+
+    logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
+    with _terminate_as_interrupt():
+        display = None
+        try:
+            agent = build_agent(config, *spaces)
+            display = make_display(console, config.steps)
+            train_agent_async(
+                directory,
+                config.workers,
+                make_env,
+                agent=agent,
+                steps=config.steps,
+                eval_interval=config.eval_interval,
+                eval_n_episodes=config.eval_episodes,
+                successful_score=config.successful_score,
+                envs_per_worker=config.envs_per_worker,
+                t_max=config.t_max,
+                seed=config.seed,
+                eval_seconds=config.eval_seconds,
+                checkpoint_seconds=config.checkpoint_seconds,
+                resume=config.resume is not None,
+                on_tick=lambda step, progress: display.update(step, progress.last_score),
+            )
+        except (ConfigError, CheckpointError) as error:
+            return _usage(error)
+        except KeyboardInterrupt as error:
+            _close(display)
+            console.print(f"interrupted; go on with: --resume {directory}", highlight=False)
+            return TERMINATED if isinstance(error, Terminated) else INTERRUPTED
+        finally:
+            _close(display)
+    _print_result(console, directory)
+    return OK
+
+
+def _close(display: Any) -> None:
+    if display is not None:
+        display.close()
+
+
+def _print_result(console: Console, directory: Path) -> None:
+    summary = json.loads((directory / "summary.json").read_text())
+    for line in (
+        f"ended by {summary['stopped_by']} after {summary['steps']:,} steps, "
+        f"{summary['episodes']:,} episodes, {summary['seconds']:.1f} s "
+        f"({summary['steps_per_second']:,.0f} steps/s)",
+        f"score {summary['final_score']}, best {summary['best_score']}",
+        f"run directory: {directory}",
+        f"curves: tensorboard --logdir {directory}",
+    ):
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class EvaluateConfig:
+    """Evaluates a saved agent on whole episodes and prints its scores."""
+
+    run: Annotated[Path, tyro.conf.Positional]
+    """Directory of a run (its best agent, else its last one is taken) or of an agent."""
+    env: str | None = None
+    """Environment id; by default that of the run."""
+    episodes: int = 100
+    """Whole episodes."""
+    seed: int = 12345
+    """Of environments and actions; not the run's, so that the episodes are new."""
+    greedy: bool = False
+    """The most likely action instead of a drawn one."""
+    json: bool = False
+    """One JSON object on standard output and nothing else."""
+
+
+def evaluate(arguments: Sequence[str]) -> int:
+    """`scripts/evaluate.py`."""
+    config = tyro.cli(EvaluateConfig, args=list(arguments), prog="evaluate.py")
+    try:
+        agent_directory = _find_agent(config.run)
+        make_env = RegisteredEnv(config.env or _env_of(agent_directory))
+        check_env(make_env)
+        if config.episodes < 1:
+            raise ConfigError(f"--episodes is {config.episodes}; it must be at least 1")
+        from a3c_tf.agent import load_agent
+        from a3c_tf.evaluation import Evaluator
+        from a3c_tf.graphs import configure_tensorflow
+
+        configure_tensorflow()
+        agent = load_agent(agent_directory)
+    except (ConfigError, ValueError, FileNotFoundError) as error:
+        return _usage(error)
+    evaluator = Evaluator(agent, make_env, config.episodes, config.seed, config.greedy)
+    scores = evaluator.run()
+    evaluator.close()
+    assert scores is not None
+    summary = scores.summary()
+    result = {name: summary[name] for name in ("mean", "stdev", "min", "max")}
+    result["count"] = config.episodes
+    if config.json:
+        print(json.dumps(result))
+    else:
+        print(f"{agent_directory}: " + "  ".join(f"{k} {v:.6g}" for k, v in result.items()))
+    return OK
+
+
+def _find_agent(path: Path) -> Path:
+    """The directory itself if it holds an agent, else the run's best, else its last agent."""
+    candidates = [path, path / "best"]
+    candidates += sorted(
+        (p for p in (*path.glob("*_finish"), *path.glob("*_except"))),
+        key=lambda p: int(p.name.split("_")[0]),
+        reverse=True,
+    )
+    for candidate in candidates:
+        if (candidate / "agent.json").is_file():
+            return candidate
+    raise ConfigError(f"{path} holds no agent and no run with one")
+
+
+def _env_of(agent_directory: Path) -> str:
+    from a3c_tf.run_directory import read_config
+
+    for directory in (agent_directory, *agent_directory.resolve().parents[:2]):
+        if (directory / "config.yaml").is_file():
+            return str(read_config(directory)["env"])
+    raise ConfigError(f"{agent_directory} is not in a run directory; name the --env")
+
+
+@dataclass(frozen=True)
+class BenchmarkConfig:
+    """Measures the trainer: environment steps a second and CPU time a step."""
+
+    env: str = "CartPole-v1"
+    """Environment id."""
+    workers: int = 2
+    """Workers."""
+    envs_per_worker: int = 8
+    """Environments that each worker steps together (K)."""
+    t_max: int = 5
+    """Steps of a rollout (T)."""
+    seconds: float = 10.0
+    """Wall time that is measured, in seconds."""
+    json: bool = False
+    """One JSON object on standard output and nothing else."""
+
+
+def benchmark(arguments: Sequence[str]) -> int:
+    """`scripts/benchmark.py`."""
+    config = tyro.cli(BenchmarkConfig, args=list(arguments), prog="benchmark.py")
+    try:
+        settings = replace(
+            TrainConfig(),
+            env=config.env,
+            workers=config.workers,
+            envs_per_worker=config.envs_per_worker,
+            t_max=config.t_max,
+        )
+        settings.validate()
+        make_env = RegisteredEnv(config.env)
+        spaces = check_env(make_env)
+        from a3c_tf.benchmark import measure_speed
+        from a3c_tf.build import build_agent
+
+        agent = build_agent(settings, *spaces)
+    except (ConfigError, ValueError) as error:
+        return _usage(error)
+    speed = measure_speed(
+        agent, make_env, config.workers, config.envs_per_worker, config.t_max, config.seconds
+    )
+    if config.json:
+        print(json.dumps(asdict(speed)))
+        return OK
+    table = Table("env", "workers", "K", "T", "steps/s", "CPU us/step", "env only steps/s")
+    table.add_row(
+        config.env,
+        *(str(n) for n in (config.workers, config.envs_per_worker, config.t_max)),
+        f"{speed.steps_per_second:,.0f}",
+        f"{speed.cpu_us_per_step:.1f}",
+        f"{speed.env_only_steps_per_second:,.0f}",
+    )
+    Console().print(table)
+    return OK
+
+
+@contextmanager
+def _terminate_as_interrupt() -> Iterator[None]:
+    """Within the block, SIGTERM raises `Terminated` in the main thread."""
+
+    def terminate(signum: int, frame: FrameType | None) -> None:
+        raise Terminated
+
+    previous = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _usage(error: Exception) -> int:
+    print(f"error: {error}", file=sys.stderr)
+    return USAGE
+
+
+def main(command: Callable[[Sequence[str]], int]) -> None:
+    """Runs a command on the program's arguments and exits with its code."""
+    try:
+        code = command(sys.argv[1:])
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    sys.exit(code)
