@@ -118,6 +118,11 @@ class A3CAgent:
         return tf_variables(self.model.variables)
 
     @property
+    def weights(self) -> list[tf.Variable]:
+        """The variables that workers share: all but the state of random layers."""
+        return tf_variables(self.model.weights)
+
+    @property
     def trainable_variables(self) -> list[keras.Variable]:
         """The variables that gradients are computed for."""
         return list(self.model.trainable_variables)

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import psutil
 
 from a3c_tf.agent import A3CAgent
 from a3c_tf.envs.factory import MakeEnv, make_vector_env
 from a3c_tf.monitor import Progress
-from a3c_tf.training import train_agent_async
+from a3c_tf.training import Backend, train_agent_async
 
 WARM_UP_SECONDS = 1.0
 
@@ -45,6 +46,7 @@ def measure_speed(
     envs_per_worker: int,
     t_max: int,
     seconds: float,
+    backend: Backend = "threads",
 ) -> Speed:
     """Trains for some seconds with everything that belongs to a run, evaluations left out.
 
@@ -56,6 +58,7 @@ def measure_speed(
         workers: how many.
         envs_per_worker: K.
         t_max: T.
+        backend: how the workers run.
         seconds: of wall time measured, for the trainer and for the environments alone.
     """
     marks: list[tuple[float, float, int]] = []
@@ -64,9 +67,9 @@ def measure_speed(
         now = time.perf_counter()
         started = bool(marks) and now >= marks[0][0] + WARM_UP_SECONDS
         if (step > 0 and not marks) or (started and len(marks) == 1):
-            marks.append((now, time.process_time(), step))
+            marks.append((now, _cpu_seconds(), step))
         elif len(marks) == 2 and now >= marks[1][0] + seconds:
-            marks.append((now, time.process_time(), step))
+            marks.append((now, _cpu_seconds(), step))
             raise _Enough
 
     with tempfile.TemporaryDirectory() as directory, contextlib.suppress(_Enough):
@@ -79,6 +82,7 @@ def measure_speed(
             eval_interval=None,
             envs_per_worker=envs_per_worker,
             t_max=t_max,
+            backend=backend,
             on_tick=on_tick,
         )
     (start, cpu_start, first), (end, cpu_end, last) = marks[1:]
@@ -88,6 +92,13 @@ def measure_speed(
         (cpu_end - cpu_start) / steps * 1e6,
         _env_only_speed(make_env, workers, envs_per_worker, seconds),
     )
+
+
+def _cpu_seconds() -> float:
+    """CPU time of this process and its children."""
+    program = psutil.Process()
+    times = [process.cpu_times() for process in (program, *program.children(recursive=True))]
+    return sum(spent.user + spent.system for spent in times)
 
 
 def _env_only_speed(make_env: MakeEnv, workers: int, envs_per_worker: int, seconds: float) -> float:

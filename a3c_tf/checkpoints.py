@@ -73,7 +73,7 @@ def load_checkpoint(path: Path) -> tuple[A3CAgent, Snapshot, dict[str, Any]]:
             optimizer = [arrays[f"arr_{i}"] for i in range(len(arrays.files))]
         state = json.loads((path / STATE).read_text())
         progress = state.pop("progress")
-        weights = [variable.numpy() for variable in agent.variables]
+        weights = [variable.numpy() for variable in agent.weights]
         return agent, Snapshot(weights, optimizer, **state), progress
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path}: {error}") from error

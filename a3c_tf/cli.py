@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
@@ -80,6 +80,7 @@ def _run(
                 eval_seconds=config.eval_seconds,
                 checkpoint_seconds=config.checkpoint_seconds,
                 resume=config.resume is not None,
+                backend=config.backend,
                 on_tick=lambda step, progress: display.update(step, progress.last_score),
             )
         except (ConfigError, CheckpointError) as error:
@@ -190,6 +191,8 @@ class BenchmarkConfig:
 
     env: str = "CartPole-v1"
     """Environment id."""
+    backend: Literal["threads", "processes"] = "threads"
+    """Workers as threads, or as processes with an interpreter lock of their own."""
     workers: int = 2
     """Workers."""
     envs_per_worker: int = 8
@@ -223,7 +226,13 @@ def benchmark(arguments: Sequence[str]) -> int:
     except (ConfigError, ValueError) as error:
         return _usage(error)
     speed = measure_speed(
-        agent, make_env, config.workers, config.envs_per_worker, config.t_max, config.seconds
+        agent,
+        make_env,
+        config.workers,
+        config.envs_per_worker,
+        config.t_max,
+        config.seconds,
+        config.backend,
     )
     if config.json:
         print(json.dumps(asdict(speed)))

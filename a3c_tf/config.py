@@ -28,8 +28,10 @@ class TrainConfig:
     seed: int = 0
     """Root of all random numbers: weights, actions, environments."""
 
+    backend: Literal["threads", "processes"] = "threads"
+    """Workers as threads, or as processes with an interpreter lock of their own."""
     workers: int = field(default_factory=lambda: os.cpu_count() or 1)
-    """Worker threads; by default one for each core."""
+    """Workers; by default one for each core."""
     envs_per_worker: int = 8
     """Environments that each worker steps together (K); 1 is the paper's A3C."""
     t_max: int = 5

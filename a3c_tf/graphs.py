@@ -33,6 +33,17 @@ def tf_variables(variables: Sequence[Any]) -> list[tf.Variable]:
     return [variable.value for variable in variables]
 
 
+def flatten(tensors: Sequence[Tensor]) -> Tensor:
+    """All elements of some tensors as one vector."""
+    return tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], axis=0)
+
+
+def unflatten(vector: Tensor, like: Sequence[tf.Variable]) -> list[Tensor]:
+    """The inverse of `flatten`, for tensors shaped like some variables."""
+    parts = tf.split(vector, [variable.shape.num_elements() for variable in like])
+    return [tf.reshape(part, v.shape) for part, v in zip(parts, like, strict=True)]
+
+
 class CompiledFunction:
     """A function of tensors as one graph, called at the cost of one TensorFlow operation.
 

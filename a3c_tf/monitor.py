@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from a3c_tf.agent import A3CAgent
+from a3c_tf.backends.plan import RunningWorker
 from a3c_tf.checkpoints import save_agent, save_checkpoint
 from a3c_tf.evaluation import Evaluator, Scores
 from a3c_tf.parameters import ParameterServer
 from a3c_tf.telemetry import EventLog, ScoreLog, write_summary
-from a3c_tf.worker import Report, Worker
+from a3c_tf.worker import Report
 
 POLL_SECONDS = 0.05
 # Points of a curve lie 1/200 of the run so far apart: dense at first, and few in a long run.
@@ -62,7 +63,7 @@ class PolicyMonitor:
         self,
         directory: Path,
         server: ParameterServer,
-        workers: Sequence[Worker],
+        workers: Sequence[RunningWorker],
         agent: A3CAgent,
         evaluator: Evaluator,
         eval_interval: int,
@@ -77,7 +78,7 @@ class PolicyMonitor:
         self._server = server
         self._workers = workers
         self._agent = agent
-        self._connection = server.connect(agent.variables)
+        self._connection = server.connect(agent.weights)
         self._evaluator = evaluator
         self._eval_interval = eval_interval
         self._eval_seconds = eval_seconds
@@ -196,7 +197,7 @@ class PolicyMonitor:
         return min(max(WRITE_SECONDS, self.progress.elapsed / 200), MAX_WRITE_SECONDS)
 
     def _hold(self, weights: Sequence[Any]) -> None:
-        for variable, array in zip(self._agent.variables, weights, strict=True):
+        for variable, array in zip(self._agent.weights, weights, strict=True):
             variable.assign(array)
 
     def _record(self, scores: Scores, step: int) -> None:
@@ -216,7 +217,7 @@ class PolicyMonitor:
         step, seconds = self._server.global_step, now - self._last_write
         reports = [worker.take_report() for worker in self._workers]
         values: dict[str, float] = {}
-        episodes = [e for w in self._workers if w.runner for e in w.runner.take_episodes()]
+        episodes = [e for worker in self._workers for e in worker.take_episodes()]
         if episodes:
             values["rollout/episode_return"] = float(np.mean([e.episode_return for e in episodes]))
             values["rollout/episode_length"] = float(np.mean([e.length for e in episodes]))
@@ -237,8 +238,10 @@ class PolicyMonitor:
         iterations = sum(report.iterations for report in reports)
         if not iterations:
             return {}
-        means = np.sum([report.statistics for report in reports], axis=0) / iterations
-        self._statistics = dict(zip(self._workers[0].statistics, means.tolist(), strict=True))
+        means = sum(report.statistics for report in reports) / iterations
+        self._statistics = dict(
+            zip(self._workers[0].statistics, np.ravel(means).tolist(), strict=True)
+        )
         values = dict(self._statistics)
         values["train/policy_lag"] = sum(report.lag for report in reports) / iterations
         parts = ("act", "env", "learn", "push")

@@ -5,14 +5,47 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from a3c_tf.agent import A3CAgent
-from a3c_tf.graphs import CompiledFunction, Tensor, tf_variables
+from a3c_tf.graphs import CompiledFunction, Tensor, tf_variables, unflatten
 from a3c_tf.quiet import tf
+
+
+class Connection(Protocol):
+    """What a worker needs of the global weights, however far away they are.
+
+    Attributes:
+        version: the version of the local weights.
+        step: the global step at which they were read.
+        lag: how many gradients of others had been applied between the last pull and push.
+    """
+
+    version: int
+    step: int
+    lag: int
+
+    @property
+    def global_step(self) -> int:
+        """The newest global step that is known without waiting."""
+
+    def pull(self) -> None:
+        """Copies one version of the global weights into the local variables."""
+
+    def exchange(self, gradient: Tensor, steps: int, episodes: int) -> None:
+        """Applies a gradient to the globals, and pulls what comes out, in one go.
+
+        Args:
+            gradient: of the agent's trainable variables, one after the other, flat.
+            steps: environment steps that it was computed from.
+            episodes: training episodes that ended in them.
+        """
+
+    def count(self, steps: int, episodes: int) -> None:
+        """Counts steps and episodes that come without a gradient."""
 
 
 @dataclass
@@ -20,7 +53,7 @@ class Snapshot:
     """The state of a `ParameterServer` between two pushes, as arrays.
 
     Attributes:
-        weights: of the nets, in the order of `A3CAgent.variables`.
+        weights: of the nets, in the order of `A3CAgent.weights`.
         optimizer: the optimizer's variables, its iteration count and slots among them.
         global_step: environment steps of all workers together.
         version: how many gradients the weights have received.
@@ -46,6 +79,9 @@ class ParameterServer:
             variables, before any worker exists: the slots are shared by all workers, as in the
             paper's Shared RMSProp.
         global_step: where counting starts.
+
+    Attributes:
+        lock: held by whoever reads or writes the variables.
     """
 
     def __init__(self, agent: A3CAgent, global_step: int = 0) -> None:
@@ -53,34 +89,44 @@ class ParameterServer:
         self.global_step = global_step
         self.version = 0
         self.episodes = 0
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         agent.optimizer.build(agent.trainable_variables)
         self._optimizer_variables = tf_variables(agent.optimizer.variables)
         self._read = CompiledFunction(
-            lambda: [tf.identity(v) for v in (*agent.variables, *self._optimizer_variables)], []
+            lambda: [tf.identity(v) for v in (*agent.weights, *self._optimizer_variables)], []
         )
-        self._first: Connection | None = None
+        self._first: LocalConnection | None = None
 
-    def connect(self, local: Sequence[tf.Variable]) -> Connection:
-        """A connection for a worker whose local weights are `local`. For the main thread."""
-        connection = Connection(self, local, self._first)
+    def connect(self, local: Sequence[tf.Variable]) -> LocalConnection:
+        """A connection for nets of this process, with the weights `local`. For the main thread."""
+        connection = LocalConnection(self, local, self._first)
         self._first = self._first or connection
         return connection
 
-    def count(self, steps: int = 0, episodes: int = 0) -> None:
-        """Counts environment steps and episodes that come without a gradient."""
-        with self._lock:
-            self.global_step += steps
-            self.episodes += episodes
+    def apply(self, gradient: Tensor, learning_rate: Tensor) -> None:
+        """The part of a graph that applies a flat gradient to the global variables."""
+        optimizer, variables = self.agent.optimizer, self.agent.trainable_variables
+        optimizer.learning_rate = learning_rate
+        optimizer.apply(unflatten(gradient, tf_variables(variables)), variables)
+
+    def learning_rate(self) -> Tensor:
+        """The learning rate at the global step of this moment."""
+        return tf.constant(self.agent.hyperparameters.learning_rate(self.global_step))
+
+    def count(self, steps: int, episodes: int, gradients: int = 0) -> None:
+        """Counts what has been done. The caller holds the lock."""
+        self.global_step += steps
+        self.episodes += episodes
+        self.version += gradients
 
     def snapshot(self) -> Snapshot:
         """A consistent copy of everything; workers go on while its arrays are used."""
-        with self._lock:
+        with self.lock:
             tensors = self._read()
             step, version, episodes = self.global_step, self.version, self.episodes
         # A copy, since an array of a tensor may share the variable's memory.
         arrays = [np.array(tensor) for tensor in tensors]
-        count = len(self.agent.variables)
+        count = len(self.agent.weights)
         return Snapshot(arrays[:count], arrays[count:], step, version, episodes)
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -89,7 +135,7 @@ class ParameterServer:
         Raises:
             ValueError: the snapshot is of other nets or another optimizer.
         """
-        targets = [*self.agent.variables, *self._optimizer_variables]
+        targets = [*self.agent.weights, *self._optimizer_variables]
         arrays = [*snapshot.weights, *snapshot.optimizer]
         ours = [tuple(variable.shape) for variable in targets]
         theirs = [array.shape for array in arrays]
@@ -102,39 +148,41 @@ class ParameterServer:
         self.episodes = snapshot.episodes
 
 
-class Connection:
-    """One worker's way to the global weights: directly, under the server's lock.
+class LocalConnection:
+    """Reaches the global weights directly, under the server's lock; see `Connection`.
 
     Args:
         server: where the weights are.
-        local: the worker's own variables, in the order of `A3CAgent.variables`.
+        local: the worker's own weights, in the order of `A3CAgent.weights`.
         like: a connection of another worker, whose traces are used again.
-
-    Attributes:
-        version: the version of the weights in `local`.
-        step: the global step at which they were read.
-        lag: how many gradients of others had been applied between the last pull and push.
     """
 
     def __init__(
         self,
         server: ParameterServer,
         local: Sequence[tf.Variable],
-        like: Connection | None = None,
+        like: LocalConnection | None = None,
     ) -> None:
-        self._server = server
-        self._local = list(local)
         self.version = 0
         self.step = 0
         self.lag = 0
-        agent = server.agent
-        gradients = [tf.TensorSpec(v.shape, v.dtype) for v in agent.trainable_variables]
+        self._server = server
+
+        def read_globals() -> Sequence[Tensor]:
+            for ours, theirs in zip(local, server.agent.weights, strict=True):
+                ours.assign(theirs)
+            return []
+
+        def apply_and_read_globals(gradient: Tensor, learning_rate: Tensor) -> Sequence[Tensor]:
+            server.apply(gradient, learning_rate)
+            return read_globals()
+
         self._pull: CompiledFunction = CompiledFunction(
-            self._read_globals, [], local, like._pull if like else None
+            read_globals, [], local, like._pull if like else None
         )
         self._exchange: CompiledFunction = CompiledFunction(
-            self._apply_and_read_globals,
-            [tf.TensorSpec([], tf.float32), *gradients],
+            apply_and_read_globals,
+            [tf.TensorSpec([None], tf.float32), tf.TensorSpec([], tf.float32)],
             local,
             like._exchange if like else None,
         )
@@ -144,47 +192,29 @@ class Connection:
         """The global step, without waiting for the lock."""
         return self._server.global_step
 
-    def count(self, steps: int, episodes: int) -> None:
-        """Counts steps and episodes that come without a gradient."""
-        self._server.count(steps, episodes)
-
     def pull(self) -> None:
         """Copies one version of the global weights into the local variables."""
-        with self._server._lock:
+        with self._server.lock:
             self._pull()
-            self.version = self._server.version
-            self.step = self._server.global_step
+            self._note_version()
 
-    def exchange(self, gradients: Sequence[Tensor], steps: int, episodes: int) -> None:
-        """Applies gradients to the globals, and pulls what comes out, in one go.
+    def exchange(self, gradient: Tensor, steps: int, episodes: int) -> None:
+        """Applies a gradient to the globals, and pulls what comes out, in one go.
 
         The learning rate is that of the global step before these steps are counted.
-
-        Args:
-            gradients: one for each of the agent's trainable variables.
-            steps: environment steps that the gradients were computed from.
-            episodes: training episodes that ended in them.
         """
         server = self._server
-        schedule = server.agent.hyperparameters.learning_rate
-        with server._lock:
-            self._exchange(tf.constant(schedule(server.global_step)), *gradients)
+        with server.lock:
+            self._exchange(gradient, server.learning_rate())
             self.lag = server.version - self.version
-            server.version += 1
-            server.global_step += steps
-            server.episodes += episodes
-            self.version = server.version
-            self.step = server.global_step
+            server.count(steps, episodes, gradients=1)
+            self._note_version()
 
-    def _read_globals(self) -> Sequence[Tensor]:
-        for local, theirs in zip(self._local, self._server.agent.variables, strict=True):
-            local.assign(theirs)
-        return []
+    def count(self, steps: int, episodes: int) -> None:
+        """Counts steps and episodes that come without a gradient."""
+        with self._server.lock:
+            self._server.count(steps, episodes)
 
-    def _apply_and_read_globals(
-        self, learning_rate: Tensor, *gradients: Tensor
-    ) -> Sequence[Tensor]:
-        agent = self._server.agent
-        agent.optimizer.learning_rate = learning_rate
-        agent.optimizer.apply(list(gradients), agent.trainable_variables)
-        return self._read_globals()
+    def _note_version(self) -> None:
+        self.version = self._server.version
+        self.step = self._server.global_step

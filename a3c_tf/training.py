@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
 from a3c_tf.agent import A3CAgent
-from a3c_tf.backends.threads import run_threads
+from a3c_tf.backends.plan import RunningWorker, WorkerPlan
+from a3c_tf.backends.processes import process_workers
+from a3c_tf.backends.supervisor import supervise
+from a3c_tf.backends.threads import thread_workers
 from a3c_tf.checkpoints import newest_checkpoint
-from a3c_tf.envs.factory import MakeEnv, check_env, make_vector_env
-from a3c_tf.envs.runner import EnvRunner
+from a3c_tf.envs.factory import MakeEnv, check_env
 from a3c_tf.evaluation import Evaluator
 from a3c_tf.graphs import configure_tensorflow
 from a3c_tf.monitor import PolicyMonitor, Progress
 from a3c_tf.parameters import ParameterServer
-from a3c_tf.worker import Worker
 
 # on_tick(global step, progress), called about ten times a second
 OnTick = Callable[[int, Progress], None]
+
+Backend = Literal["threads", "processes"]
+BACKENDS: dict[str, Callable[..., Sequence[RunningWorker]]] = {
+    "threads": thread_workers,
+    "processes": process_workers,
+}
 
 
 def train_agent_async(
@@ -42,6 +50,7 @@ def train_agent_async(
     eval_seconds: float = 0.0,
     checkpoint_seconds: float = 60.0,
     resume: bool = False,
+    backend: Backend = "threads",
     on_tick: OnTick | None = None,
 ) -> A3CAgent:
     """Trains an agent with asynchronous workers.
@@ -65,6 +74,7 @@ def train_agent_async(
         eval_seconds: if more than 0, seconds between evaluations, in place of the steps.
         checkpoint_seconds: seconds between checkpoints.
         resume: go on from the newest checkpoint in `outdir`.
+        backend: "threads" of this process, or child "processes".
         on_tick: called about ten times a second in the calling thread with the global step
             and the progress.
 
@@ -100,20 +110,19 @@ def train_agent_async(
     # One child for each worker's environments and actions, one for evaluation. A resumed run
     # draws other numbers than the one before it, which it would otherwise repeat.
     seeds = np.random.SeedSequence([seed, server.global_step]).generate_state(2 * processes + 1)
-    workers: list[Worker] = []
-    for index in range(processes):
-        local = agent.clone()
-        workers.append(
-            Worker(
-                index,
-                local,
-                server.connect(local.variables),
-                t_max,
-                envs_per_worker,
-                int(seeds[2 * index]),
-                like=workers[0] if workers else None,
-            )
+    plans = [
+        WorkerPlan(
+            index,
+            make_env,
+            envs_per_worker,
+            t_max,
+            steps,
+            action_seed=int(seeds[2 * index]),
+            env_seed=int(seeds[2 * index + 1]),
         )
+        for index in range(processes)
+    ]
+    workers = BACKENDS[backend](plans, agent, server)
     monitored = agent.clone()
     monitor = PolicyMonitor(
         outdir,
@@ -129,20 +138,13 @@ def train_agent_async(
         save_best_so_far_agent,
     )
 
-    def open_runner(index: int, should_stop: Callable[[], bool]) -> EnvRunner:
-        envs = make_vector_env(make_env, index, envs_per_worker, test=False)
-        return EnvRunner(envs, t_max, int(seeds[2 * index + 1]), should_stop)
-
-    def enough() -> bool:
-        return server.global_step >= steps
-
     def tick() -> None:
         if on_tick:
             on_tick(server.global_step, monitor.progress)
 
     stopped_by = "error"
     try:
-        run_threads(workers, monitor, open_runner, enough, tick)
+        supervise([worker.run for worker in workers], monitor, tick)
         stopped_by = "steps"
     except KeyboardInterrupt:
         stopped_by = "interrupt"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from time import perf_counter
 from typing import Any
 
@@ -20,10 +20,20 @@ import numpy as np
 import numpy.typing as npt
 
 from a3c_tf.agent import A3CAgent, Rollout
-from a3c_tf.envs.runner import REWARD, TERMINATED, TRUNCATED, VALID, EnvRunner, observation_dtype
-from a3c_tf.graphs import CompiledFunction, Tensor
+from a3c_tf.envs.runner import (
+    REWARD,
+    TERMINATED,
+    TRUNCATED,
+    VALID,
+    EnvRunner,
+    Episode,
+    observation_dtype,
+)
+from a3c_tf.graphs import CompiledFunction, Tensor, flatten
 from a3c_tf.parameters import Connection
 from a3c_tf.quiet import tf
+
+GRADIENT_NORM = "train/gradient_norm"
 
 
 @dataclass
@@ -40,7 +50,7 @@ class Report:
             (waiting included).
     """
 
-    statistics: npt.NDArray[np.float64]
+    statistics: npt.NDArray[np.float64] | float = 0.0
     iterations: int = 0
     steps: int = 0
     lag: int = 0
@@ -48,7 +58,11 @@ class Report:
     env: float = 0.0
     learn: float = 0.0
     push: float = 0.0
-    lock: Any = field(default_factory=threading.Lock, repr=False)
+
+    def add(self, other: Report) -> None:
+        """Adds what another report says to this one."""
+        for field in fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
 
 class Worker:
@@ -83,11 +97,12 @@ class Worker:
         self.connection = connection
         self.t_max = t_max
         self.envs = envs
-        self.statistics = (*agent.statistics, "train/gradient_norm")
+        self.statistics: tuple[str, ...] = (*agent.statistics, GRADIENT_NORM)
         self.runner: EnvRunner | None = None
         self._seed = seed
         self._rollouts = 0
-        self._report = self._new_report()
+        self._report = Report()
+        self._lock = threading.Lock()  # the monitor takes the report while the worker adds
         # One trace serves all workers, so the graph finds its environments by the index.
         self._runners: dict[int, EnvRunner] = like._runners if like else {}
         self._index = tf.constant(index, tf.int64)
@@ -131,43 +146,45 @@ class Worker:
     def iterate(self, runner: EnvRunner) -> None:
         """One rollout, its gradients, and their exchange for the next weights."""
         start = perf_counter()
-        gradients, statistics = self.compute_gradients(runner)
+        gradient, statistics = self.compute_gradient(runner)
         learned = perf_counter()
         if runner.interrupted:
             self.connection.count(runner.steps, runner.episodes)
             return
         self._check(statistics)
-        self.connection.exchange(gradients, runner.steps, runner.episodes)
-        report = self._report
-        with report.lock:
-            report.iterations += 1
-            report.steps += runner.steps
-            report.statistics += statistics
-            report.lag += self.connection.lag
-            report.env += runner.env_seconds
-            report.act += runner.rollout_seconds - runner.env_seconds
-            report.learn += learned - start - runner.rollout_seconds
-            report.push += perf_counter() - learned
+        self.connection.exchange(gradient, runner.steps, runner.episodes)
+        with self._lock:
+            self._report.add(
+                Report(
+                    statistics.astype(np.float64),
+                    iterations=1,
+                    steps=runner.steps,
+                    lag=self.connection.lag,
+                    act=runner.rollout_seconds - runner.env_seconds,
+                    env=runner.env_seconds,
+                    learn=learned - start - runner.rollout_seconds,
+                    push=perf_counter() - learned,
+                )
+            )
 
-    def compute_gradients(
-        self, runner: EnvRunner
-    ) -> tuple[Sequence[Tensor], npt.NDArray[np.float32]]:
-        """One rollout with the local weights: clipped gradients, and the statistics' values."""
+    def compute_gradient(self, runner: EnvRunner) -> tuple[Tensor, npt.NDArray[np.float32]]:
+        """One rollout with the local weights: clipped gradient, flat, and the statistics."""
         self._rollouts += 1
         seed = tf.constant([self._seed, self._rollouts], tf.int64)
         schedule = self.agent.hyperparameters.entropy_coefficient
         coefficient = tf.constant(schedule(self.connection.global_step))
-        *gradients, statistics = self._iterate(self._index, seed, coefficient)
-        return gradients, statistics.numpy()
+        gradient, statistics = self._iterate(self._index, seed, coefficient)
+        return gradient, statistics.numpy()
 
     def take_report(self) -> Report:
         """What was done since the last call. May be called by any thread."""
-        with self._report.lock:
-            report, self._report = self._report, self._new_report()
+        with self._lock:
+            report, self._report = self._report, Report()
         return report
 
-    def _new_report(self) -> Report:
-        return Report(np.zeros(len(self.statistics)))
+    def take_episodes(self) -> list[Episode]:
+        """The episodes that have ended since the last call. May be called by any thread."""
+        return self.runner.take_episodes() if self.runner else []
 
     def _check(self, statistics: npt.NDArray[np.float32]) -> None:
         """A NaN anywhere in the rollout, the nets or the gradients reaches their norm."""
@@ -192,7 +209,7 @@ class Worker:
         limit = self.agent.hyperparameters.max_gradient_norm
         if limit:
             gradients, _ = tf.clip_by_global_norm(gradients, limit, norm)
-        return [*gradients, tf.stack([*statistics, norm])]
+        return [flatten(gradients), tf.stack([*statistics, norm])]
 
     def _collect(self, index: Tensor, seed: Tensor) -> Rollout:
         """T steps, unrolled: the executor of this graph has no loops."""

@@ -1,82 +1,66 @@
-"""Workers as threads under a `tf.train.Coordinator`."""
+"""Workers as threads of this process."""
 
 from __future__ import annotations
 
 import os
-import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
-from a3c_tf.envs.runner import EnvRunner
-from a3c_tf.monitor import PolicyMonitor
-from a3c_tf.quiet import tf
+from a3c_tf.agent import A3CAgent
+from a3c_tf.backends.plan import WorkerPlan
+from a3c_tf.parameters import ParameterServer
 from a3c_tf.worker import Worker
 
-TICK_SECONDS = 0.1
-GRACE_SECONDS = 10.0  # for a thread to return after the stop; then it is named and left
 
-# open_runner(worker_index, should_stop) -> the worker's environments
-OpenRunner = Callable[[int, Callable[[], bool]], EnvRunner]
-
-
-def run_threads(
-    workers: Sequence[Worker],
-    monitor: PolicyMonitor,
-    open_runner: OpenRunner,
-    enough: Callable[[], bool],
-    tick: Callable[[], None] = lambda: None,
-) -> None:
-    """Runs the workers and the monitor until the steps are done or one of them says stop.
+class ThreadWorker:
+    """A worker that runs in the thread which calls `run`.
 
     Args:
-        workers: built and traced.
-        monitor: may end the run by an evaluation.
-        open_runner: called in each worker's thread.
-        enough: whether the global step has reached the end.
-        tick: called ten times a second in the calling thread.
-
-    Raises:
-        BaseException: the first error of any thread, as itself, when all threads have ended.
-        RuntimeError: a thread has not returned in 10 s; the text names it.
-        KeyboardInterrupt: as it came, when all threads have ended.
+        plan: what it is to do.
+        agent: is cloned.
+        server: the global weights.
+        turn: held during an iteration.
+        like: a worker whose traces are used again.
     """
-    coordinator = tf.train.Coordinator(clean_stop_exception_types=())
+
+    def __init__(
+        self,
+        plan: WorkerPlan,
+        agent: A3CAgent,
+        server: ParameterServer,
+        turn: AbstractContextManager[object],
+        like: ThreadWorker | None = None,
+    ) -> None:
+        local = agent.clone()
+        self._plan = plan
+        self._server = server
+        self._turn = turn
+        self._worker: Worker = plan.build(
+            local, server.connect(local.weights), like._worker if like else None
+        )
+        self.index = plan.index
+        self.statistics = self._worker.statistics
+        self.take_report = self._worker.take_report
+        self.take_episodes = self._worker.take_episodes
+
+    def run(self, should_stop: Callable[[], bool]) -> None:
+        """Iterates until the steps are done or `should_stop`."""
+        self._plan.run(
+            self._worker,
+            lambda: should_stop() or self._server.global_step >= self._plan.steps,
+            should_stop,
+            self._turn,
+        )
+
+
+def thread_workers(
+    plans: list[WorkerPlan], agent: A3CAgent, server: ParameterServer
+) -> list[ThreadWorker]:
+    """Builds the workers, in the main thread; one trace serves them all."""
     # More workers than cores at a time would only take the interpreter lock from each other.
     turn = threading.BoundedSemaphore(os.cpu_count() or 1)
-
-    def guarded(function: Callable[..., None], *arguments: object) -> None:
-        try:
-            function(*arguments)
-        except BaseException:  # an environment may well raise SystemExit
-            coordinator.request_stop(sys.exc_info())
-
-    def work(worker: Worker) -> None:
-        runner = open_runner(worker.index, coordinator.should_stop)
-        try:
-            worker.run(runner, lambda: coordinator.should_stop() or enough(), turn)
-        finally:
-            runner.close()
-
-    def watch() -> None:
-        monitor.run(coordinator.wait_for_stop)
-        coordinator.request_stop()
-
-    threads = [
-        threading.Thread(target=guarded, args=(work, w), name=f"worker-{w.index}", daemon=True)
-        for w in workers
-    ]
-    watcher = threading.Thread(target=guarded, args=(watch,), name="monitor", daemon=True)
-    interrupt = None
-    try:
-        for thread in (*threads, watcher):
-            thread.start()
-        while any(thread.is_alive() for thread in threads):
-            tick()
-            if coordinator.wait_for_stop(TICK_SECONDS):
-                break
-    except BaseException as error:  # Ctrl-C, or an error of `tick`
-        interrupt = error
-    coordinator.request_stop()
-    coordinator.join([*threads, watcher], stop_grace_period_secs=GRACE_SECONDS)
-    if interrupt is not None:
-        raise interrupt
+    workers: list[ThreadWorker] = []
+    for plan in plans:
+        workers.append(ThreadWorker(plan, agent, server, turn, workers[0] if workers else None))
+    return workers

@@ -1,0 +1,205 @@
+"""What runs in a worker's own process."""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection as Pipe
+from multiprocessing.shared_memory import SharedMemory
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import cloudpickle
+import numpy as np
+
+from a3c_tf.agent import load_agent
+from a3c_tf.backends.plan import WorkerPlan
+from a3c_tf.envs.runner import Episode
+from a3c_tf.graphs import CompiledFunction, Tensor, configure_tensorflow, unflatten
+from a3c_tf.quiet import tf
+from a3c_tf.worker import Report, Worker
+
+REPORT_SECONDS = 0.2
+
+
+class Mailbox:
+    """Shared memory of one child and its parent: a stop flag, weights, a gradient.
+
+    Args:
+        memory: of `Mailbox.size` bytes.
+        weights: how many float32 the weights are.
+        gradient: how many float32 the gradient is.
+
+    Attributes:
+        stop: [1] int64; 0 go on, 1 stop at once, 2 stop after this rollout.
+        weights: [weights] float32.
+        gradient: [gradient] float32.
+    """
+
+    HEADER = 64  # bytes; keeps the arrays aligned to cache lines
+
+    def __init__(self, memory: SharedMemory, weights: int, gradient: int) -> None:
+        self.stop = np.ndarray([1], np.int64, memory.buf)
+        self.weights = np.ndarray([weights], np.float32, memory.buf, self.HEADER)
+        self.gradient = np.ndarray([gradient], np.float32, memory.buf, self.HEADER + 4 * weights)
+
+    @classmethod
+    def size(cls, weights: int, gradient: int) -> int:
+        """Bytes of memory needed."""
+        return cls.HEADER + 4 * (weights + gradient)
+
+    def release(self) -> None:
+        """Lets go of the memory, which could not be closed before."""
+        del self.stop, self.weights, self.gradient
+
+
+@dataclass
+class Message:
+    """From a child to its parent, which answers with (version, global step) unless `done`.
+
+    Attributes:
+        has_gradient: whether a gradient waits in the mailbox.
+        steps: valid environment steps since the last message.
+        episodes: episodes that ended in them.
+        report: what the worker did since the last report.
+        finished: the episodes that go with it.
+        error: a pickled exception that ended the child.
+        done: the child ends now.
+    """
+
+    has_gradient: bool = False
+    steps: int = 0
+    episodes: int = 0
+    report: Report = field(default_factory=Report)
+    finished: list[Episode] = field(default_factory=list)
+    error: bytes | None = None
+    done: bool = False
+
+
+class RemoteConnection:
+    """Reaches the global weights through a pipe and a mailbox; see `parameters.Connection`.
+
+    Args:
+        pipe: to the parent.
+        mailbox: shared with the parent.
+        weights: the worker's own, in the order of `A3CAgent.weights`.
+    """
+
+    def __init__(self, pipe: Pipe, mailbox: Mailbox, weights: list[tf.Variable]) -> None:
+        self.version = 0
+        self.step = 0
+        self.lag = 0
+        self.worker: Worker | None = None
+        self._pipe = pipe
+        self._mailbox = mailbox
+        self._last_report = monotonic()
+
+        def assign(vector: Tensor) -> list[Tensor]:
+            for weight, values in zip(weights, unflatten(vector, weights), strict=True):
+                weight.assign(values)
+            return []
+
+        self._assign = CompiledFunction(assign, [tf.TensorSpec([None], tf.float32)])
+
+    @property
+    def global_step(self) -> int:
+        """The global step of the last exchange."""
+        return self.step
+
+    def pull(self) -> None:
+        """Copies one version of the global weights into the local variables."""
+        self._ask(Message())
+
+    def exchange(self, gradient: Tensor, steps: int, episodes: int) -> None:
+        """Applies a gradient to the globals, and pulls what comes out, in one go."""
+        self._mailbox.gradient[:] = gradient.numpy()
+        before = self.version
+        self._ask(Message(True, steps, episodes))
+        self.lag = self.version - before - 1
+
+    def count(self, steps: int, episodes: int) -> None:
+        """Counts steps and episodes that come without a gradient."""
+        self._ask(Message(False, steps, episodes))
+
+    def say(self, message: Message) -> None:
+        """Sends a message, with the worker's report if it has been a while."""
+        now = monotonic()
+        if self.worker and (message.done or now - self._last_report > REPORT_SECONDS):
+            self._last_report = now
+            message.report = self.worker.take_report()
+            message.finished = self.worker.take_episodes()
+        self._pipe.send(message)
+
+    def _ask(self, message: Message) -> None:
+        self.say(message)
+        self.version, self.step = self._pipe.recv()
+        self._assign(tf.constant(self._mailbox.weights))
+
+
+def child_main(
+    plan_bytes: bytes,
+    saved: dict[str, bytes],
+    memory_name: str,
+    sizes: tuple[int, int],
+    pipe: Pipe,
+) -> None:
+    """Builds a worker from its plan and the saved agent, and runs it to its end."""
+    # Ctrl-C reaches every process of a terminal; it is the parent that ends the run.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    memory = _attach(memory_name)
+    mailbox = Mailbox(memory, *sizes)
+    message = Message(done=True)
+    connection: Any = None
+    try:
+        configure_tensorflow()
+        plan: WorkerPlan = cloudpickle.loads(plan_bytes)
+        with tempfile.TemporaryDirectory() as directory:
+            for name, content in saved.items():
+                Path(directory, name).write_bytes(content)
+            agent = load_agent(directory)
+        connection = RemoteConnection(pipe, mailbox, agent.weights)
+        connection.worker = plan.build(agent, connection)
+        stop = mailbox.stop
+        plan.run(connection.worker, lambda: bool(stop[0]), lambda: bool(stop[0] == 1))
+    except (EOFError, BrokenPipeError):
+        return  # the parent is gone
+    except BaseException as error:  # an environment may well raise SystemExit
+        message.error = _pickled(error)
+    (connection.say if connection else pipe.send)(message)
+    pipe.close()
+
+
+def _attach(name: str) -> SharedMemory:
+    """Opens the parent's memory without owning it.
+
+    Before Python 3.13 the resource tracker would remove it when this process ends.
+    """
+    register: Callable[..., None] = resource_tracker.register
+    resource_tracker.register = lambda *arguments: None
+    try:
+        return SharedMemory(name)
+    finally:
+        resource_tracker.register = register
+
+
+def _pickled(error: BaseException) -> bytes:
+    """The exception, with its traceback as text, in a form that the parent can load."""
+    text = "".join(traceback.format_exception(error))
+    try:
+        pickled: bytes = cloudpickle.dumps((error, text))
+        cloudpickle.loads(pickled)
+    except Exception:  # some exceptions cannot be pickled, or not loaded again
+        pickled = cloudpickle.dumps((RuntimeError(f"{type(error).__name__}: {error}"), text))
+    return pickled
+
+
+class ChildTraceback(Exception):  # noqa: N818
+    """Shows the traceback of the child below the exception, as its cause."""
+
+    def __str__(self) -> str:
+        return "\n" + str(self.args[0])

@@ -1,0 +1,8 @@
+"""Imported by the fork server, once for all children: they find TensorFlow imported."""
+
+import os
+
+os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # the nets of a worker are too small for a GPU
+
+import a3c_tf.backends.child
+import a3c_tf.backends.processes  # noqa: F401

@@ -1,0 +1,211 @@
+"""Workers as child processes, each with an interpreter lock and a TensorFlow of its own.
+
+The global weights, the optimizer and the monitor stay in this process. For each child there is
+a thread here, which waits for its gradients and applies them; weights and gradients travel
+through shared memory, everything else through a pipe.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import tempfile
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection as Pipe
+from multiprocessing.shared_memory import SharedMemory
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import cloudpickle
+import numpy as np
+
+from a3c_tf.agent import A3CAgent
+from a3c_tf.backends.child import ChildTraceback, Mailbox, Message, child_main
+from a3c_tf.backends.plan import WorkerPlan
+from a3c_tf.envs.runner import Episode
+from a3c_tf.graphs import CompiledFunction, Tensor, flatten
+from a3c_tf.parameters import ParameterServer
+from a3c_tf.quiet import tf
+from a3c_tf.worker import GRADIENT_NORM, Report
+
+POLL_SECONDS = 0.1
+STOP_SECONDS = 5.0  # for a child to end after the stop; then it is killed
+
+
+class FlatServer:
+    """The global weights as one vector, for workers that have no variables in this process."""
+
+    def __init__(self, server: ParameterServer) -> None:
+        self.server = server
+        weights = server.agent.weights
+        if any(weight.dtype != tf.float32 for weight in weights):
+            raise ValueError("worker processes need float32 weights; use threads for this net")
+
+        def apply_and_read(gradient: Tensor, learning_rate: Tensor) -> list[Tensor]:
+            server.apply(gradient, learning_rate)
+            return [flatten(weights)]
+
+        self._read = CompiledFunction(lambda: [flatten(weights)], [])
+        self._exchange = CompiledFunction(
+            apply_and_read,
+            [tf.TensorSpec([None], tf.float32), tf.TensorSpec([], tf.float32)],
+        )
+
+    def answer(self, mailbox: Mailbox, message: Message) -> tuple[int, int]:
+        """Does what a child asks for, puts the weights into its mailbox.
+
+        Returns:
+            The version and the global step of these weights.
+        """
+        server = self.server
+        with server.lock:
+            if message.has_gradient:
+                gradient = tf.constant(mailbox.gradient)
+                weights = self._exchange(gradient, server.learning_rate())[0]
+            else:
+                weights = self._read()[0]
+            server.count(message.steps, message.episodes, int(message.has_gradient))
+            version, step = server.version, server.global_step
+        mailbox.weights[:] = weights.numpy()
+        return version, step
+
+
+class ProcessWorker:
+    """A worker in a child process, on whose behalf `run` answers.
+
+    Args:
+        plan: what it is to do.
+        saved: the files of the saved agent, by name.
+        flat: the global weights.
+    """
+
+    def __init__(self, plan: WorkerPlan, saved: dict[str, bytes], flat: FlatServer) -> None:
+        agent = flat.server.agent
+        self.index = plan.index
+        self.statistics: tuple[str, ...] = (*agent.statistics, GRADIENT_NORM)
+        self._plan = plan
+        self._flat = flat
+        self._saved = saved
+        self._sizes = (
+            sum(weight.shape.num_elements() for weight in agent.weights),
+            sum(int(np.prod(v.shape)) for v in agent.trainable_variables),
+        )
+        self._report = Report()
+        self._episodes: list[Episode] = []
+        self._lock = threading.Lock()
+        self._process: Any = None
+
+    def take_report(self) -> Report:
+        """What the child did since the last call."""
+        with self._lock:
+            report, self._report = self._report, Report()
+        return report
+
+    def take_episodes(self) -> list[Episode]:
+        """The episodes that have ended since the last call."""
+        with self._lock:
+            episodes, self._episodes = self._episodes, []
+        return episodes
+
+    def run(self, should_stop: Callable[[], bool]) -> None:
+        """Starts the child, answers until it is done, and makes sure that it is gone.
+
+        Raises:
+            BaseException: what was raised in the child, as itself.
+            RuntimeError: the child ended without a word; the text names it and says how.
+        """
+        memory = SharedMemory(create=True, size=Mailbox.size(*self._sizes))
+        mailbox = Mailbox(memory, *self._sizes)
+        ours, theirs = multiprocessing.Pipe()
+        context = _context()
+        self._process = context.Process(
+            target=child_main,
+            args=(
+                cloudpickle.dumps(self._plan),
+                self._saved,
+                memory.name,
+                self._sizes,
+                theirs,
+            ),
+            name=f"a3c_tf worker {self.index}",
+            daemon=True,
+        )
+        try:
+            self._process.start()
+            theirs.close()  # so that the child's end is the only one, and its death is seen
+            self._serve(ours, mailbox, should_stop)
+        finally:
+            mailbox.stop[0] = 1
+            self._end()
+            ours.close()
+            mailbox.release()
+            memory.close()
+            memory.unlink()
+
+    def _serve(self, pipe: Pipe, mailbox: Mailbox, should_stop: Callable[[], bool]) -> None:
+        stopped_at = None
+        while True:
+            if should_stop() and stopped_at is None:
+                mailbox.stop[0] = 1
+                stopped_at = monotonic()
+            if stopped_at is not None and monotonic() > stopped_at + STOP_SECONDS:
+                return  # stuck in an environment
+            try:
+                if not pipe.poll(POLL_SECONDS):
+                    continue
+                message = pipe.recv()
+            except (EOFError, OSError):
+                self._process.join(STOP_SECONDS)
+                raise RuntimeError(self._how_it_ended()) from None
+            with self._lock:
+                self._report.add(message.report)
+                self._episodes += message.finished
+            if message.error is not None:
+                error, text = cloudpickle.loads(message.error)
+                raise error from ChildTraceback(text)
+            version, step = self._flat.answer(mailbox, message)
+            if message.done:
+                return
+            if step >= self._plan.steps:
+                mailbox.stop[0] = 2  # between rollouts, not within one
+            pipe.send((version, step))
+
+    def _end(self) -> None:
+        if self._process.pid is None:
+            return
+        self._process.join(STOP_SECONDS)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+
+    def _how_it_ended(self) -> str:
+        code = self._process.exitcode
+        how = f"with exit code {code}"
+        if code is not None and code < 0:
+            how = f"by {signal.Signals(-code).name}"
+        return f"worker {self.index} (a child process) ended {how}, without an exception"
+
+
+def process_workers(
+    plans: list[WorkerPlan], agent: A3CAgent, server: ParameterServer
+) -> list[ProcessWorker]:
+    """Prepares the workers; each child is started by its `run`."""
+    flat = FlatServer(server)
+    with tempfile.TemporaryDirectory() as directory:  # the agent travels as it is saved
+        agent.save(directory)
+        saved = {path.name: path.read_bytes() for path in Path(directory).iterdir()}
+    return [ProcessWorker(plan, saved, flat) for plan in plans]
+
+
+def _context() -> Any:
+    """Children from a fork server that has imported TensorFlow but not used it; else spawned.
+
+    A fork of this process would not do: it has used TensorFlow, whose threads a fork loses.
+    """
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["a3c_tf.backends.preload"])
+    return context

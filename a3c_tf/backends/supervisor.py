@@ -1,0 +1,70 @@
+"""Runs some threads and the monitor until the run is over, and ends them all."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Sequence
+
+from a3c_tf.monitor import PolicyMonitor
+from a3c_tf.quiet import tf
+
+TICK_SECONDS = 0.1
+GRACE_SECONDS = 10.0  # for a thread to return after the stop; then it is named and left
+
+# work(should_stop): one worker's thread
+Work = Callable[[Callable[[], bool]], None]
+
+
+def supervise(
+    works: Sequence[Work], monitor: PolicyMonitor, tick: Callable[[], None] = lambda: None
+) -> None:
+    """Runs one thread for each of `works`, and the monitor, under a `tf.train.Coordinator`.
+
+    The run is over when all of them have returned, when one of them or the monitor raises, when
+    the monitor returns, or when the calling thread is interrupted.
+
+    Args:
+        works: called with a function that says whether to stop.
+        monitor: may end the run by an evaluation.
+        tick: called ten times a second in the calling thread.
+
+    Raises:
+        BaseException: the first error of any thread, as itself, when all threads have ended.
+        RuntimeError: a thread has not returned in 10 s; the text names it.
+        KeyboardInterrupt: as it came, when all threads have ended.
+    """
+    coordinator = tf.train.Coordinator(clean_stop_exception_types=())
+
+    def guarded(function: Callable[[], None]) -> None:
+        try:
+            function()
+        except BaseException:  # an environment may well raise SystemExit
+            coordinator.request_stop(sys.exc_info())
+
+    def watch() -> None:
+        monitor.run(coordinator.wait_for_stop)
+        coordinator.request_stop()
+
+    def thread(name: str, function: Callable[[], None]) -> threading.Thread:
+        return threading.Thread(target=guarded, args=(function,), name=name, daemon=True)
+
+    workers = [
+        thread(f"worker-{i}", lambda work=work: work(coordinator.should_stop))  # type: ignore[misc]
+        for i, work in enumerate(works)
+    ]
+    watcher = thread("monitor", watch)
+    interrupt = None
+    try:
+        for started in (*workers, watcher):
+            started.start()
+        while any(worker.is_alive() for worker in workers):
+            tick()
+            if coordinator.wait_for_stop(TICK_SECONDS):
+                break
+    except BaseException as error:  # Ctrl-C, or an error of `tick`
+        interrupt = error
+    coordinator.request_stop()
+    coordinator.join([*workers, watcher], stop_grace_period_secs=GRACE_SECONDS)
+    if interrupt is not None:
+        raise interrupt
