@@ -106,12 +106,18 @@ class Worker:
         # One trace serves all workers, so the graph finds its environments by the index.
         self._runners: dict[int, EnvRunner] = like._runners if like else {}
         self._index = tf.constant(index, tf.int64)
+        space = agent.observation_space
+        self._observation_spec = tf.TensorSpec(
+            (envs, *(space.shape or ())), observation_dtype(space)
+        )
+        self._observation: Tensor = None
         self._iterate: CompiledFunction = CompiledFunction(
             self._build_iteration,
             [
                 tf.TensorSpec([], tf.int64),
                 tf.TensorSpec([2], tf.int64),
                 tf.TensorSpec([], tf.float32),
+                self._observation_spec,
             ],
             agent.variables,
             like._iterate if like else None,
@@ -173,7 +179,12 @@ class Worker:
         seed = tf.constant([self._seed, self._rollouts], tf.int64)
         schedule = self.agent.hyperparameters.entropy_coefficient
         coefficient = tf.constant(schedule(self.connection.global_step))
-        gradient, statistics = self._iterate(self._index, seed, coefficient)
+        observation = runner.begin_rollout()
+        if self._observation is None:
+            self._observation = tf.constant(observation)
+        gradient, statistics, self._observation = self._iterate(
+            self._index, seed, coefficient, self._observation
+        )
         return gradient, statistics.numpy()
 
     def take_report(self) -> Report:
@@ -197,9 +208,9 @@ class Worker:
     # The graph ------------------------------------------------------------------------------
 
     def _build_iteration(
-        self, index: Tensor, seed: Tensor, entropy_coefficient: Tensor
+        self, index: Tensor, seed: Tensor, entropy_coefficient: Tensor, observation: Tensor
     ) -> Sequence[Tensor]:
-        rollout = self._collect(index, seed)
+        rollout = self._collect(index, seed, observation)
         with tf.GradientTape() as tape:
             loss, statistics = self.agent.loss(rollout, entropy_coefficient)
         gradients = tape.gradient(
@@ -209,28 +220,25 @@ class Worker:
         limit = self.agent.hyperparameters.max_gradient_norm
         if limit:
             gradients, _ = tf.clip_by_global_norm(gradients, limit, norm)
-        return [flatten(gradients), tf.stack([*statistics, norm])]
+        return [flatten(gradients), tf.stack([*statistics, norm]), rollout.observations[-1]]
 
-    def _collect(self, index: Tensor, seed: Tensor) -> Rollout:
+    def _collect(self, index: Tensor, seed: Tensor, observation: Tensor) -> Rollout:
         """T steps, unrolled: the executor of this graph has no loops."""
-        space = self.agent.observation_space
-        shape, dtype = (self.envs, *(space.shape or ())), tf.as_dtype(observation_dtype(space))
-
-        def call(method: Callable[..., Any], *arguments: Tensor) -> Tensor:
-            observations = tf.numpy_function(method, [index, *arguments], dtype)
-            return tf.ensure_shape(observations, shape)
-
+        dtype = self._observation_spec.dtype
         noise = self.agent.actions.noise([self.t_max, self.envs], seed)
-        observations = [call(lambda i: self._runners[int(i)].begin_rollout())]
-        actions = []
+        observations, actions = [observation], []
+        signals: Tensor = None
         for t in range(self.t_max):
             action = self.agent.distribution(observations[-1]).sample(noise[t])
             actions.append(action)
-            action = self.agent.actions.to_environment(action)
-            observations.append(call(lambda i, a: self._runners[int(i)].step(a), action))
-        signals = tf.numpy_function(
-            lambda i: self._runners[int(i)].finish_rollout(), [index], tf.float32
-        )
+            taken = self.agent.actions.to_environment(action)
+            if t < self.t_max - 1:
+                observation = tf.numpy_function(self._step, [index, taken], dtype)
+            else:
+                observation, signals = tf.numpy_function(
+                    self._last_step, [index, taken], [dtype, tf.float32]
+                )
+            observations.append(tf.ensure_shape(observation, self._observation_spec.shape))
         signals = tf.ensure_shape(signals, (4, self.t_max, self.envs))
         return Rollout(
             tf.stack(observations),
@@ -240,3 +248,12 @@ class Worker:
             signals[TRUNCATED],
             signals[VALID],
         )
+
+    def _step(self, index: npt.NDArray[Any], actions: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return self._runners[int(index)].step(actions)
+
+    def _last_step(
+        self, index: npt.NDArray[Any], actions: npt.NDArray[Any]
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32]]:
+        runner = self._runners[int(index)]
+        return runner.step(actions), runner.finish_rollout()
