@@ -12,6 +12,8 @@ import yaml
 
 from a3c_tf.errors import ConfigError, near
 
+Backend = Literal["threads", "processes"]
+
 
 @dataclass(frozen=True)
 class TrainConfig:
@@ -28,8 +30,9 @@ class TrainConfig:
     seed: int = 0
     """Root of all random numbers: weights, actions, environments."""
 
-    backend: Literal["threads", "processes"] = "threads"
-    """Workers as threads, or as processes with an interpreter lock of their own."""
+    backend: Literal["auto", "threads", "processes"] = "auto"
+    """Workers as threads, or as processes with an interpreter lock of their own; auto: processes
+    if there is more than one worker."""
     workers: int = field(default_factory=lambda: os.cpu_count() or 1)
     """Workers; by default one for each core."""
     envs_per_worker: int = 8
@@ -129,6 +132,13 @@ class TrainConfig:
         if "hidden_sizes" in settings:
             settings = settings | {"hidden_sizes": tuple(settings["hidden_sizes"])}
         return replace(self, **settings)
+
+
+def resolve_backend(backend: str, workers: int) -> Backend:
+    """What "auto" stands for: workers in one process take the interpreter lock from each other."""
+    if backend == "auto":
+        return "processes" if workers > 1 else "threads"
+    return "threads" if backend == "threads" else "processes"
 
 
 def preset_names() -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from a3c_tf.backends.processes import process_workers
 from a3c_tf.backends.supervisor import supervise
 from a3c_tf.backends.threads import thread_workers
 from a3c_tf.checkpoints import newest_checkpoint
+from a3c_tf.config import Backend
 from a3c_tf.envs.factory import MakeEnv, check_env
 from a3c_tf.evaluation import Evaluator
 from a3c_tf.graphs import configure_tensorflow
@@ -24,7 +24,6 @@ from a3c_tf.parameters import ParameterServer
 # on_tick(global step, progress), called about ten times a second
 OnTick = Callable[[int, Progress], None]
 
-Backend = Literal["threads", "processes"]
 BACKENDS: dict[str, Callable[..., Sequence[RunningWorker]]] = {
     "threads": thread_workers,
     "processes": process_workers,
