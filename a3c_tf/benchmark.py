@@ -13,9 +13,10 @@ import numpy as np
 import psutil
 
 from a3c_tf.agent import A3CAgent
+from a3c_tf.config import Backend
 from a3c_tf.envs.factory import MakeEnv, make_vector_env
 from a3c_tf.monitor import Progress
-from a3c_tf.training import Backend, train_agent_async
+from a3c_tf.training import train_agent_async
 
 WARM_UP_SECONDS = 1.0
 

@@ -17,7 +17,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from a3c_tf.config import TrainConfig
+from a3c_tf.config import TrainConfig, resolve_backend
 from a3c_tf.display import make_display
 from a3c_tf.envs.factory import RegisteredEnv, check_env
 from a3c_tf.errors import CheckpointError, ConfigError
@@ -80,7 +80,7 @@ def _run(
                 eval_seconds=config.eval_seconds,
                 checkpoint_seconds=config.checkpoint_seconds,
                 resume=config.resume is not None,
-                backend=config.backend,
+                backend=resolve_backend(config.backend, config.workers),
                 on_tick=lambda step, progress: display.update(step, progress.last_score),
             )
         except (ConfigError, CheckpointError) as error:
@@ -191,8 +191,8 @@ class BenchmarkConfig:
 
     env: str = "CartPole-v1"
     """Environment id."""
-    backend: Literal["threads", "processes"] = "threads"
-    """Workers as threads, or as processes with an interpreter lock of their own."""
+    backend: Literal["auto", "threads", "processes"] = "auto"
+    """Workers as threads or as processes; auto: processes if there is more than one worker."""
     workers: int = 2
     """Workers."""
     envs_per_worker: int = 8
@@ -232,7 +232,7 @@ def benchmark(arguments: Sequence[str]) -> int:
         config.envs_per_worker,
         config.t_max,
         config.seconds,
-        config.backend,
+        resolve_backend(config.backend, config.workers),
     )
     if config.json:
         print(json.dumps(asdict(speed)))
