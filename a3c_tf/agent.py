@@ -99,8 +99,8 @@ class A3CAgent:
         seed: int = 0,
     ) -> None:
         self.model = model
-        self.policy = keras.Model(model.inputs, model.outputs[0], name="policy")
-        self.value = keras.Model(model.inputs, model.outputs[1], name="value")
+        self.policy = keras.Model(model.input, model.outputs[0], name="policy")
+        self.value = keras.Model(model.input, model.outputs[1], name="value")
         self.observation_space = observation_space
         self.action_space = action_space
         self.optimizer = optimizer or keras.optimizers.RMSprop(rho=0.99, epsilon=0.1)
@@ -282,13 +282,16 @@ def load_agent(directory: str | Path, seed: int = 0) -> A3CAgent:
         settings = dict(description["hyperparameters"])
         for name in ("learning_rate", "entropy_coefficient"):
             settings[name] = Schedule(**settings[name])
+        optimizer = keras.saving.deserialize_keras_object(description["optimizer"], safe_mode=True)
+        if not isinstance(optimizer, keras.optimizers.Optimizer):
+            raise ValueError(f"optimizer {description['optimizer']!r}")
         return A3CAgent(
             keras.saving.load_model(directory / "model.keras", compile=False, safe_mode=True),
             space_from_json(description["observation_space"]),
             space_from_json(description["action_space"]),
-            keras.saving.deserialize_keras_object(description["optimizer"], safe_mode=True),
+            optimizer,
             Hyperparameters(**settings),
             seed,
         )
-    except (KeyError, TypeError, ValueError, OSError) as error:
+    except Exception as error:  # Keras raises all kinds, zipfile and h5py their own
         raise ValueError(f"the agent in {directory} cannot be loaded: {error}") from error

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
@@ -23,6 +23,9 @@ from a3c_tf.envs.factory import RegisteredEnv, check_env
 from a3c_tf.errors import CheckpointError, ConfigError
 from a3c_tf.run_directory import new_run_directory, write_config
 from a3c_tf.settings import describe_settings, parse_settings
+
+if TYPE_CHECKING:
+    from a3c_tf.agent import A3CAgent
 
 # TensorFlow takes seconds to import, so what needs it is imported where bad flags have passed.
 
@@ -40,13 +43,16 @@ def train(arguments: Sequence[str]) -> int:
         config, origins = parse_settings(arguments)
         make_env = RegisteredEnv(config.env)
         spaces = check_env(make_env)
+        from a3c_tf.build import build_agent
+
+        agent = build_agent(config, *spaces)
         directory = config.resume or new_run_directory(config)
-        for line in describe_settings(config, origins):
-            console.print(line, highlight=False, soft_wrap=True)
         write_config(directory, config)
-    except (ConfigError, ValueError) as error:
+    except ValueError as error:
         return _usage(error)
-    return _run(console, config, directory, make_env, spaces)
+    for line in describe_settings(config, origins):
+        console.print(line, highlight=False, soft_wrap=True)
+    return _run(console, config, directory, make_env, agent)
 
 
 def _run(
@@ -54,16 +60,14 @@ def _run(
     config: TrainConfig,
     directory: Path,
     make_env: RegisteredEnv,
-    spaces: tuple[Any, Any],
+    agent: A3CAgent,
 ) -> int:
-    from a3c_tf.build import build_agent
     from a3c_tf.training import train_agent_async
 
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
     with _terminate_as_interrupt():
         display = None
         try:
-            agent = build_agent(config, *spaces)
             display = make_display(console, config.steps)
             train_agent_async(
                 directory,
@@ -137,7 +141,7 @@ def evaluate(arguments: Sequence[str]) -> int:
     try:
         agent_directory = _find_agent(config.run)
         make_env = RegisteredEnv(config.env or _env_of(agent_directory))
-        check_env(make_env)
+        spaces = check_env(make_env)
         if config.episodes < 1:
             raise ConfigError(f"--episodes is {config.episodes}; it must be at least 1")
         from a3c_tf.agent import load_agent
@@ -146,7 +150,12 @@ def evaluate(arguments: Sequence[str]) -> int:
 
         configure_tensorflow()
         agent = load_agent(agent_directory)
-    except (ConfigError, ValueError, FileNotFoundError) as error:
+        if spaces != (agent.observation_space, agent.action_space):
+            raise ConfigError(
+                f"{make_env.env_id} has the spaces {spaces[0]} and {spaces[1]}, the agent was "
+                f"trained on {agent.observation_space} and {agent.action_space}"
+            )
+    except (ValueError, FileNotFoundError) as error:
         return _usage(error)
     evaluator = Evaluator(agent, make_env, config.episodes, config.seed, config.greedy)
     scores = evaluator.run()
@@ -217,13 +226,15 @@ def benchmark(arguments: Sequence[str]) -> int:
             t_max=config.t_max,
         )
         settings.validate()
+        if config.seconds <= 0:
+            raise ConfigError(f"--seconds is {config.seconds}; it must be more than 0")
         make_env = RegisteredEnv(config.env)
         spaces = check_env(make_env)
         from a3c_tf.benchmark import measure_speed
         from a3c_tf.build import build_agent
 
         agent = build_agent(settings, *spaces)
-    except (ConfigError, ValueError) as error:
+    except ValueError as error:
         return _usage(error)
     speed = measure_speed(
         agent,

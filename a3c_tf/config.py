@@ -129,9 +129,23 @@ class TrainConfig:
         known = {f.name for f in fields(self)}
         for name in settings.keys() - known:
             raise ConfigError(f"{origin}: unknown setting {name!r}{near(name, known)}")
+        for name, value in settings.items():
+            _check_type(name, value, getattr(TrainConfig(), name), origin)
         if "hidden_sizes" in settings:
             settings = settings | {"hidden_sizes": tuple(settings["hidden_sizes"])}
         return replace(self, **settings)
+
+
+def _check_type(name: str, value: Any, default: Any, origin: str) -> None:
+    """A file may hold anything; a value must be of its default's kind, or None where that is."""
+    if default is None or (isinstance(default, float) and isinstance(value, int)):
+        kinds: tuple[type, ...] = (str, int, float, type(None))
+    elif isinstance(default, tuple):
+        kinds = (list, tuple)
+    else:
+        kinds = (type(default),)
+    if not isinstance(value, kinds) or (isinstance(value, bool) and not isinstance(default, bool)):
+        raise ConfigError(f"{origin}: {name} is {value!r}, which is no {kinds[0].__name__}")
 
 
 def resolve_backend(backend: str, workers: int) -> Backend:

@@ -105,7 +105,7 @@ class LineDisplay:
         if seconds < self._next:
             return
         self._next = seconds * LINE_GROWTH
-        left = f"{(self._total - step) / speed:,.0f} s" if speed > 0 else "-"
+        left = f"{max(self._total - step, 0) / speed:,.0f} s" if speed > 0 else "-"
         self._console.print(
             f"step {step:,}/{self._total:,}  {speed:,.0f} steps/s  "
             f"evaluation {_format(last_score)}  left {left}",

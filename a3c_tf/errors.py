@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Protocol
 
 
 class ConfigError(ValueError):
@@ -12,6 +14,33 @@ class ConfigError(ValueError):
 
 class CheckpointError(Exception):
     """A checkpoint is missing, incomplete or altered."""
+
+
+class Closeable(Protocol):
+    """Something that must be closed."""
+
+    def close(self) -> None:
+        """Closes it."""
+
+
+@contextmanager
+def closed_after(*things: Closeable) -> Iterator[None]:
+    """Closes things when the block ends, each of them; an error of closing hides no other."""
+    try:
+        yield
+    except BaseException:
+        for thing in things:
+            with suppress(Exception):
+                thing.close()
+        raise
+    first: Exception | None = None
+    for thing in things:
+        try:
+            thing.close()
+        except Exception as error:
+            first = first or error
+    if first is not None:
+        raise first
 
 
 def near(name: str, known: Iterable[str]) -> str:

@@ -94,7 +94,7 @@ class Evaluator:
                 tf.constant([self._seed, self._calls], tf.int64),
             )[0].numpy()
             observations, rewards, terminated, truncated, _ = self._envs.step(actions)
-            returns += rewards
+            returns += np.where(resetting, 0.0, rewards)
             lengths += ~resetting
             ended = terminated | truncated
             for k in np.flatnonzero((ended | (lengths >= MAX_EPISODE_STEPS)) & (quota > 0)):

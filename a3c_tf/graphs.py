@@ -89,7 +89,7 @@ class CompiledFunction:
             }
             self._captured = [ours.get(id(tensor), tensor) for tensor in like._captured]
         self._output_types = [output.dtype for output in self.concrete.outputs]
-        self._executor = _executor()
+        self._executor = _executor(self.concrete)
 
     def _trace(self, *arguments: Tensor) -> Sequence[Tensor]:
         self.trace_count += 1
@@ -112,10 +112,18 @@ class CompiledFunction:
         return outputs
 
 
-def _executor() -> str:
+CONTROL_FLOW = {"While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase"}
+
+
+def _executor(concrete: Any) -> str:
     """The executor that runs a graph in the calling thread, where that is possible.
 
     It saves the hop to TensorFlow's thread pool, in which workers would queue behind each
-    other. It knows one device only, so with a GPU TensorFlow's own executor is used.
+    other. It knows one device only and neither loops nor branches: with a GPU, or where a net or
+    an optimizer brings such operations along, TensorFlow's own executor is used.
     """
-    return "" if tf.config.list_physical_devices("GPU") else "SINGLE_THREADED_EXECUTOR"
+    graph = concrete.graph.as_graph_def()
+    nodes = [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
+    if tf.config.list_physical_devices("GPU") or any(node.op in CONTROL_FLOW for node in nodes):
+        return ""
+    return "SINGLE_THREADED_EXECUTOR"

@@ -13,6 +13,7 @@ import numpy as np
 from a3c_tf.agent import A3CAgent
 from a3c_tf.backends.plan import RunningWorker
 from a3c_tf.checkpoints import save_agent, save_checkpoint
+from a3c_tf.errors import closed_after
 from a3c_tf.evaluation import Evaluator, Scores
 from a3c_tf.parameters import ParameterServer
 from a3c_tf.telemetry import EventLog, ScoreLog, write_summary
@@ -101,7 +102,7 @@ class PolicyMonitor:
         self._last_evaluation_time = self._start
         while not wait_for_stop(POLL_SECONDS):
             now = monotonic()
-            self.progress.elapsed = self._elapsed_before + now - self._start
+            self._read_clock(now)
             if now - self._last_write >= self._write_interval():
                 self._write_training(now)
             if self._evaluation_is_due(now):
@@ -115,12 +116,13 @@ class PolicyMonitor:
         """Evaluates the globals of this moment, unless interrupted, and keeps what is best."""
         self._last_evaluation_time = monotonic()
         self._connection.pull()
-        step = self._connection.step
+        step, episodes = self._connection.step, self._connection.episodes
         scores = self._evaluator.run(should_stop)
+        self._read_clock(monotonic())
         if scores is None:
             return
         self.progress.last_evaluation = step
-        self._record(scores, step)
+        self._record(scores, step, episodes)
         mean = scores.summary()["mean"]
         self.progress.last_score = mean
         if self.progress.best_score is None or mean > self.progress.best_score:
@@ -153,23 +155,21 @@ class PolicyMonitor:
             stopped_by: "steps", "error" or "interrupt"; an evaluation that has reached the
                 successful score goes before "steps".
         """
-        in_order = stopped_by == "steps"
-        step = self._server.global_step
-        try:
-            self._write_training(monotonic())
-            if in_order and not self.progress.stopped_by and self.progress.last_evaluation < step:
-                self.evaluate()
-            if not (in_order and self.progress.stopped_by):
-                self.progress.stopped_by = stopped_by
-            self.checkpoint()
-            self._hold(self._server.snapshot().weights)
-            save_agent(
-                self._agent, self._directory / f"{step}_{'finish' if in_order else 'except'}"
-            )
-        finally:
-            write_summary(self._directory, self.summary())
-            self._evaluator.close()
-            self._events.close()
+        ending = stopped_by
+        with closed_after(self._evaluator, self._events):
+            try:
+                self._write_training(monotonic())
+                behind = self.progress.last_evaluation < self._server.global_step
+                if stopped_by == "steps" and behind and not self.progress.stopped_by:
+                    self.evaluate()
+            except BaseException as error:
+                ending = "interrupt" if isinstance(error, KeyboardInterrupt) else "error"
+                raise
+            finally:
+                try:
+                    self._save_last(ending)
+                finally:
+                    write_summary(self._directory, self.summary())
 
     def summary(self) -> dict[str, Any]:
         """The run in one line: what `summary.json` holds."""
@@ -185,7 +185,19 @@ class PolicyMonitor:
             "stopped_by": self.progress.stopped_by,
         }
 
+    def _save_last(self, ending: str) -> None:
+        if not (ending == "steps" and self.progress.stopped_by):
+            self.progress.stopped_by = ending
+        snapshot = self._server.snapshot()
+        self._hold(snapshot.weights)
+        suffix = "finish" if ending == "steps" else "except"
+        save_agent(self._agent, self._directory / f"{snapshot.global_step}_{suffix}")
+        self.checkpoint()
+
     # Parts ----------------------------------------------------------------------------------
+
+    def _read_clock(self, now: float) -> None:
+        self.progress.elapsed = self._elapsed_before + now - self._start
 
     def _evaluation_is_due(self, now: float) -> bool:
         if self._eval_seconds > 0:
@@ -200,14 +212,14 @@ class PolicyMonitor:
         for variable, array in zip(self._agent.weights, weights, strict=True):
             variable.assign(array)
 
-    def _record(self, scores: Scores, step: int) -> None:
+    def _record(self, scores: Scores, step: int, episodes: int) -> None:
         summary = scores.summary()
         values = {f"eval/{name}": value for name, value in summary.items()}
         values["eval/episode_length"] = float(scores.lengths.mean())
         self._events.scalars(values, step)
         counts = {
             "steps": step,
-            "episodes": self._server.episodes,
+            "episodes": episodes,
             "elapsed": round(self.progress.elapsed, 3),
         }
         self._score_log.append(counts | summary | self._statistics)

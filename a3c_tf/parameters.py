@@ -111,7 +111,7 @@ class ParameterServer:
 
     def learning_rate(self) -> Tensor:
         """The learning rate at the global step of this moment."""
-        return tf.constant(self.agent.hyperparameters.learning_rate(self.global_step))
+        return tf.constant(self.agent.hyperparameters.learning_rate(self.global_step), tf.float32)
 
     def count(self, steps: int, episodes: int, gradients: int = 0) -> None:
         """Counts what has been done. The caller holds the lock."""
@@ -155,6 +155,9 @@ class LocalConnection:
         server: where the weights are.
         local: the worker's own weights, in the order of `A3CAgent.weights`.
         like: a connection of another worker, whose traces are used again.
+
+    Attributes:
+        episodes: how many had ended at `step`.
     """
 
     def __init__(
@@ -165,6 +168,7 @@ class LocalConnection:
     ) -> None:
         self.version = 0
         self.step = 0
+        self.episodes = 0
         self.lag = 0
         self._server = server
 
@@ -218,3 +222,4 @@ class LocalConnection:
     def _note_version(self) -> None:
         self.version = self._server.version
         self.step = self._server.global_step
+        self.episodes = self._server.episodes

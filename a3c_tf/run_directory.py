@@ -60,10 +60,10 @@ def read_config(directory: Path) -> dict[str, Any]:
     path = directory / "config.yaml"
     try:
         content = yaml.safe_load(path.read_text())
-        settings: dict[str, Any] = content["settings"]
+        settings = dict(content["settings"])
     except OSError as error:
         raise ConfigError(f"{directory} is no run directory: {path.name} is missing") from error
-    except (yaml.YAMLError, KeyError, TypeError) as error:
+    except (yaml.YAMLError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{path} is damaged: it holds no settings") from error
     return settings
 

@@ -91,6 +91,15 @@ def train_agent_async(
     outdir = Path(outdir)
     if agent is None and make_agent is None:
         raise ValueError("give train_agent_async either agent or make_agent")
+    for name, value, least in (
+        ("processes", processes, 1),
+        ("envs_per_worker", envs_per_worker, 1),
+        ("t_max", t_max, 1),
+        ("eval_n_episodes", eval_n_episodes, 1),
+        ("seed", seed, 0),
+    ):
+        if value < least:
+            raise ValueError(f"{name} is {value}; it must be at least {least}")
     if not resume and (outdir / "scores.txt").exists():
         raise FileExistsError(f"{outdir} holds a run already: resume it or take a new directory")
     configure_tensorflow()
@@ -141,17 +150,17 @@ def train_agent_async(
         if on_tick:
             on_tick(server.global_step, monitor.progress)
 
-    stopped_by = "error"
     try:
         supervise([worker.run for worker in workers], monitor, tick)
-        stopped_by = "steps"
-    except KeyboardInterrupt:
-        stopped_by = "interrupt"
-        raise
     except BaseException as error:
-        logger.error("the run ends at step %d: %r", server.global_step, error)
+        interrupted = isinstance(error, KeyboardInterrupt)
+        if not interrupted:
+            logger.error("the run ends at step %d: %r", server.global_step, error)
+        try:
+            monitor.finish("interrupt" if interrupted else "error")
+        except Exception as failure:  # must not hide what ended the run
+            logger.error("the end of the run could not be saved: %r", failure)
         raise
-    finally:
-        monitor.finish(stopped_by)
+    monitor.finish("steps")
     tick()
     return agent

@@ -178,7 +178,7 @@ class Worker:
         self._rollouts += 1
         seed = tf.constant([self._seed, self._rollouts], tf.int64)
         schedule = self.agent.hyperparameters.entropy_coefficient
-        coefficient = tf.constant(schedule(self.connection.global_step))
+        coefficient = tf.constant(schedule(self.connection.global_step), tf.float32)
         observation = runner.begin_rollout()
         if self._observation is None:
             self._observation = tf.constant(observation)

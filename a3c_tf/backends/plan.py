@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from a3c_tf.agent import A3CAgent
 from a3c_tf.envs.factory import MakeEnv, make_vector_env
 from a3c_tf.envs.runner import EnvRunner, Episode
+from a3c_tf.errors import closed_after
 from a3c_tf.parameters import Connection
 from a3c_tf.worker import Report, Worker
 
@@ -78,7 +79,5 @@ class WorkerPlan:
         """
         envs = make_vector_env(self.make_env, self.index, self.envs, test=False)
         runner = EnvRunner(envs, self.t_max, self.env_seed, interrupted)
-        try:
+        with closed_after(runner):
             worker.run(runner, should_stop, turn)
-        finally:
-            runner.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import gymnasium as gym
@@ -45,7 +46,7 @@ class RegisteredEnv:
             if envs.metadata.get("autoreset_mode") == AutoresetMode.NEXT_STEP:
                 return envs
             envs.close()
-        return SyncVectorEnv([lambda: self(0, False)] * count, copy=False)
+        return _one_by_one([self(0, False)], lambda: self(0, False), count)
 
 
 def make_vector_env(make_env: MakeEnv, worker_index: int, count: int, test: bool) -> VectorEnv:
@@ -66,12 +67,7 @@ def make_vector_env(make_env: MakeEnv, worker_index: int, count: int, test: bool
         return make_env.vector(count)
     first = make_env(worker_index, test)
     if not isinstance(first, VectorEnv):
-        made = [first]
-
-        def next_env() -> gym.Env:
-            return made.pop() if made else make_env(worker_index, test)
-
-        return SyncVectorEnv([next_env] * count, copy=False)
+        return _one_by_one([first], lambda: make_env(worker_index, test), count)
     mode = first.metadata.get("autoreset_mode")
     if first.num_envs != count or mode != AutoresetMode.NEXT_STEP:
         first.close()
@@ -80,6 +76,29 @@ def make_vector_env(make_env: MakeEnv, worker_index: int, count: int, test: bool
             f"needed are {count} in mode {AutoresetMode.NEXT_STEP}"
         )
     return first
+
+
+class _ScalarReward(gym.Wrapper):
+    """Rewards as floats: `SyncVectorEnv` refuses an array of one element with NumPy 2."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return observation, np.asarray(reward).item(), terminated, truncated, info
+
+
+def _one_by_one(made: list[gym.Env], make: Callable[[], gym.Env], count: int) -> VectorEnv:
+    """`count` environments, those already made among them, stepped one after the other."""
+    try:
+        while len(made) < count:
+            made.append(make())
+        wrapped = (_ScalarReward(env) for env in made)
+        # copy=False: the runner copies what it keeps
+        return SyncVectorEnv([lambda: next(wrapped)] * count, copy=False)
+    except BaseException:  # those that were made are still ours to close
+        for env in made:
+            with suppress(Exception):
+                env.close()
+        raise
 
 
 def check_env(make_env: MakeEnv) -> tuple[gym.Space, gym.Space]:
@@ -113,7 +132,8 @@ def check_env(make_env: MakeEnv) -> tuple[gym.Space, gym.Space]:
             raise ValueError(f"{name}.step returned the reward {step[1]!r}, not a number")
         return env.observation_space, env.action_space
     finally:
-        env.close()
+        if hasattr(env, "close"):
+            env.close()
 
 
 def _step(name: str, env: gym.Env) -> tuple[Any, ...]:

@@ -118,11 +118,12 @@ class EnvRunner:
         valid[0] = ~self._resetting
         valid[1:] = ~ended[:-1]
         signals = np.zeros((4, *ended.shape), np.float32)
-        signals[REWARD] = self._rewards
+        rewards = np.where(valid, self._rewards, 0.0)
+        signals[REWARD] = rewards
         signals[TERMINATED] = self._terminated
         signals[TRUNCATED] = self._truncated & ~self._terminated
         signals[VALID] = valid
-        self._count(self._rewards[: self._t], ended[: self._t], valid[: self._t])
+        self._count(rewards[: self._t], ended[: self._t], valid[: self._t])
         if self._t:
             self._resetting = ended[self._t - 1]
         return signals

@@ -40,8 +40,7 @@ def space_from_json(description: dict[str, Any]) -> gym.Space:
         dtype = np.dtype(description["dtype"]).type
         shape = tuple(description["shape"])
         low, high = (
-            np.broadcast_to(np.array(description[bound]).astype(dtype), shape)
-            for bound in ("low", "high")
+            np.broadcast_to(np.array(description[bound], dtype), shape) for bound in ("low", "high")
         )
         return gym.spaces.Box(low, high, dtype=dtype)
     raise ValueError(f"unknown kind of space {kind!r}")
