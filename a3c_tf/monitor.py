@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 
 from a3c_tf.agent import A3CAgent
-from a3c_tf.backends.plan import RunningWorker
 from a3c_tf.checkpoints import save_agent, save_checkpoint
 from a3c_tf.errors import closed_after
 from a3c_tf.evaluation import Evaluator, Scores
 from a3c_tf.parameters import ParameterServer
 from a3c_tf.telemetry import EventLog, ScoreLog, write_summary
-from a3c_tf.worker import Report
+from a3c_tf.worker import Report, RunningWorker
 
 POLL_SECONDS = 0.05
 # Points of a curve lie 1/200 of the run so far apart: dense at first, and few in a long run.

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from a3c_tf.agent import A3CAgent
-from a3c_tf.backends.plan import RunningWorker, WorkerPlan
+from a3c_tf.backends.plan import WorkerPlan
 from a3c_tf.backends.processes import process_workers
 from a3c_tf.backends.supervisor import supervise
 from a3c_tf.backends.threads import thread_workers
@@ -20,6 +20,7 @@ from a3c_tf.evaluation import Evaluator
 from a3c_tf.graphs import configure_tensorflow
 from a3c_tf.monitor import PolicyMonitor, Progress
 from a3c_tf.parameters import ParameterServer
+from a3c_tf.worker import RunningWorker
 
 # on_tick(global step, progress), called about ten times a second
 OnTick = Callable[[int, Progress], None]
@@ -151,7 +152,7 @@ def train_agent_async(
             on_tick(server.global_step, monitor.progress)
 
     try:
-        supervise([worker.run for worker in workers], monitor, tick)
+        supervise([worker.run for worker in workers], monitor.run, tick)
     except BaseException as error:
         interrupted = isinstance(error, KeyboardInterrupt)
         if not interrupted:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -63,6 +63,27 @@ class Report:
         """Adds what another report says to this one."""
         for field in fields(self):
             setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+
+
+class RunningWorker(Protocol):
+    """A worker as the driver and the monitor see it, wherever it runs.
+
+    Attributes:
+        index: which worker it is.
+        statistics: names of what its reports hold.
+    """
+
+    index: int
+    statistics: tuple[str, ...]
+
+    def run(self, should_stop: Callable[[], bool]) -> None:
+        """Iterates, in the calling thread or on its behalf, until done or told to stop."""
+
+    def take_report(self) -> Report:
+        """What it did since the last call."""
+
+    def take_episodes(self) -> list[Episode]:
+        """The episodes that have ended since the last call."""
 
 
 class Worker:

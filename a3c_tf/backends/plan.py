@@ -5,35 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from a3c_tf.agent import A3CAgent
 from a3c_tf.envs.factory import MakeEnv, make_vector_env
-from a3c_tf.envs.runner import EnvRunner, Episode
+from a3c_tf.envs.runner import EnvRunner
 from a3c_tf.errors import closed_after
 from a3c_tf.parameters import Connection
-from a3c_tf.worker import Report, Worker
-
-
-class RunningWorker(Protocol):
-    """A worker as the driver and the monitor see it, wherever it runs.
-
-    Attributes:
-        index: which worker it is.
-        statistics: names of what its reports hold.
-    """
-
-    index: int
-    statistics: tuple[str, ...]
-
-    def run(self, should_stop: Callable[[], bool]) -> None:
-        """Iterates, in the calling thread or on its behalf, until done or told to stop."""
-
-    def take_report(self) -> Report:
-        """What it did since the last call."""
-
-    def take_episodes(self) -> list[Episode]:
-        """The episodes that have ended since the last call."""
+from a3c_tf.worker import Worker
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 
-from a3c_tf.monitor import PolicyMonitor
 from a3c_tf.quiet import tf
 
 TICK_SECONDS = 0.1
@@ -17,7 +16,9 @@ Work = Callable[[Callable[[], bool]], None]
 
 
 def supervise(
-    works: Sequence[Work], monitor: PolicyMonitor, tick: Callable[[], None] = lambda: None
+    works: Sequence[Work],
+    monitor: Callable[[Callable[[float], bool]], None],
+    tick: Callable[[], None] = lambda: None,
 ) -> None:
     """Runs one thread for each of `works`, and the monitor, under a `tf.train.Coordinator`.
 
@@ -26,7 +27,8 @@ def supervise(
 
     Args:
         works: called with a function that says whether to stop.
-        monitor: may end the run by an evaluation.
+        monitor: called with a function that waits for so many seconds or for the stop, and says
+            whether to stop; may end the run by returning.
         tick: called ten times a second in the calling thread.
 
     Raises:
@@ -43,7 +45,7 @@ def supervise(
             coordinator.request_stop(sys.exc_info())
 
     def watch() -> None:
-        monitor.run(coordinator.wait_for_stop)
+        monitor(coordinator.wait_for_stop)
         coordinator.request_stop()
 
     def thread(name: str, function: Callable[[], None]) -> threading.Thread:
