@@ -190,8 +190,10 @@ class PolicyMonitor:
         snapshot = self._server.snapshot()
         self._hold(snapshot.weights)
         suffix = "finish" if ending == "steps" else "except"
-        save_agent(self._agent, self._directory / f"{snapshot.global_step}_{suffix}")
-        self.checkpoint()
+        try:
+            save_agent(self._agent, self._directory / f"{snapshot.global_step}_{suffix}")
+        finally:  # the one may be lost, not both
+            self.checkpoint()
 
     # Parts ----------------------------------------------------------------------------------
 

@@ -131,7 +131,6 @@ class Worker:
         self._observation_spec = tf.TensorSpec(
             (envs, *(space.shape or ())), observation_dtype(space)
         )
-        self._observation: Tensor = None
         self._iterate: CompiledFunction = CompiledFunction(
             self._build_iteration,
             [
@@ -200,12 +199,8 @@ class Worker:
         seed = tf.constant([self._seed, self._rollouts], tf.int64)
         schedule = self.agent.hyperparameters.entropy_coefficient
         coefficient = tf.constant(schedule(self.connection.global_step), tf.float32)
-        observation = runner.begin_rollout()
-        if self._observation is None:
-            self._observation = tf.constant(observation)
-        gradient, statistics, self._observation = self._iterate(
-            self._index, seed, coefficient, self._observation
-        )
+        observation = tf.constant(runner.begin_rollout())
+        gradient, statistics = self._iterate(self._index, seed, coefficient, observation)
         return gradient, statistics.numpy()
 
     def take_report(self) -> Report:
@@ -241,7 +236,7 @@ class Worker:
         limit = self.agent.hyperparameters.max_gradient_norm
         if limit:
             gradients, _ = tf.clip_by_global_norm(gradients, limit, norm)
-        return [flatten(gradients), tf.stack([*statistics, norm]), rollout.observations[-1]]
+        return [flatten(gradients), tf.stack([*statistics, norm])]
 
     def _collect(self, index: Tensor, seed: Tensor, observation: Tensor) -> Rollout:
         """T steps, unrolled: the executor of this graph has no loops."""

@@ -1,0 +1,1 @@
+"""Tests of a3c_tf; a package, so that other processes can import the environments."""

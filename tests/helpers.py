@@ -1,0 +1,82 @@
+"""What several test files need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+from gymnasium.vector import SyncVectorEnv
+
+from a3c_tf.agent import A3CAgent, Hyperparameters
+from a3c_tf.graphs import Tensor
+from a3c_tf.networks import build_actor_critic
+from a3c_tf.quiet import keras
+
+
+def vector(*envs: gym.Env) -> SyncVectorEnv:
+    """Environments as one vector environment, which resets on the step after an end.
+
+    It writes its observations into one and the same array.
+    """
+    remaining = list(envs)
+    return SyncVectorEnv([lambda: remaining.pop(0)] * len(envs), copy=False)
+
+
+def make_agent(
+    env: gym.Env,
+    hidden_sizes: Sequence[int] = (),
+    optimizer: keras.optimizers.Optimizer | None = None,
+    seed: int = 0,
+    **hyperparameters: Any,
+) -> A3CAgent:
+    """An agent for an environment: linear nets, unless hidden layers are asked for."""
+    model = build_actor_critic(
+        env.observation_space, env.action_space, hidden_sizes=hidden_sizes, seed=seed
+    )
+    return A3CAgent(
+        model,
+        env.observation_space,
+        env.action_space,
+        optimizer,
+        Hyperparameters(**hyperparameters),
+        seed,
+    )
+
+
+def stop_after(iterations: int) -> Callable[[], bool]:
+    """A `should_stop` for `Worker.run` that allows so many iterations."""
+    calls = iter(range(iterations))
+    return lambda: next(calls, None) is None
+
+
+class Push(NamedTuple):
+    """What a worker gave to `Connection.exchange`, or to `count`, then without a gradient."""
+
+    gradient: npt.NDArray[np.float32]
+    steps: int
+    episodes: int
+
+
+class RecordingConnection:
+    """Stands where a worker has its `Connection`: keeps the pushes and changes no weights."""
+
+    def __init__(self, global_step: int = 0) -> None:
+        self.global_step = global_step
+        self.version = 0
+        self.step = 0
+        self.lag = 0
+        self.pushes: list[Push] = []
+
+    def pull(self) -> None:
+        """Leaves the local weights as they are."""
+
+    def exchange(self, gradient: Tensor, steps: int, episodes: int) -> None:
+        """Keeps what was pushed."""
+        self.pushes.append(Push(np.array(gradient), steps, episodes))
+
+    def count(self, steps: int, episodes: int) -> None:
+        """Keeps what was counted."""
+        self.pushes.append(Push(np.zeros(0, np.float32), steps, episodes))

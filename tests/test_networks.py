@@ -1,0 +1,102 @@
+"""The default nets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from a3c_tf.networks import build_actor_critic
+from a3c_tf.quiet import keras, tf
+
+ACTIONS = gym.spaces.Discrete(3, start=1)
+
+
+def box(shape: tuple[int, ...], dtype: Any = np.float32) -> gym.spaces.Box:
+    """A Box that holds a byte's range."""
+    return gym.spaces.Box(0, 255, shape, dtype)
+
+
+def build(space: gym.Space | None = None, **options: Any) -> keras.Model:
+    """Nets with one hidden layer of 8 units."""
+    return build_actor_critic(space or box((4,)), ACTIONS, hidden_sizes=(8,), **options)
+
+
+@pytest.mark.parametrize("shape", [(), (4,), (2, 3), (5, 4, 3)])
+def test_shapes(shape: tuple[int, ...]) -> None:
+    """A Box of any shape gives [B, actions] and [B], float32."""
+    logits, values = build(box(shape))(np.ones((7, *shape), np.float32))
+    assert (logits.shape, logits.dtype) == ((7, 3), tf.float32)
+    assert (values.shape, values.dtype) == ((7,), tf.float32)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scale"), [(np.uint8, 255.0), (np.float32, 1.0), (np.float64, 1.0), (np.int64, 1.0)]
+)
+def test_only_bytes_are_scaled(dtype: Any, scale: float) -> None:
+    """Images are scaled to 0 .. 1, once; other numbers reach the nets as they are."""
+    observations = np.array([[0, 1, 51, 255]])
+    plain = build(box((4,)))(observations.astype(np.float32) / scale)
+    actual = build(box((4,), dtype))(observations.astype(dtype))
+    for ours, theirs in zip(actual, plain, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("shared_trunk", "hidden_layers"), [(False, 2), (True, 1)])
+def test_trunks(shared_trunk: bool, hidden_layers: int) -> None:
+    """Each head has its own trunk, or both have one; gradients of a head stay in its trunk."""
+    model = build(shared_trunk=shared_trunk)
+    assert len(model.trainable_variables) == 2 * (hidden_layers + 2)
+    with tf.GradientTape() as tape:
+        _, values = model(np.ones((1, 4), np.float32))
+    gradients = tape.gradient(values, model.trainable_variables)
+    assert sum(gradient is not None for gradient in gradients) == 4
+
+
+def test_weights_are_a_function_of_the_seed() -> None:
+    """The same for the same seed, another for another one; 0 is a seed; no two layers alike."""
+    first, again, other = (build(seed=seed).get_weights() for seed in (0, 0, 1))
+    for array in range(len(first)):
+        np.testing.assert_array_equal(first[array], again[array])
+        assert first[array].ndim == 1 or (first[array] != other[array]).all()
+    kernels = [array for array in first if array.shape == (4, 8)]
+    assert (kernels[0] != kernels[1]).all()
+
+
+def test_orthogonal_weights() -> None:
+    """Gain sqrt(2) in hidden layers, 0.01 for the policy's output, 1 for the value's."""
+    model = build(box((8,)))
+    for name, gain in [
+        ("policy_0", np.sqrt(2)), ("value_0", np.sqrt(2)), ("policy_output", 0.01),
+        ("value_output", 1.0),
+    ]:  # fmt: skip
+        kernel, bias = model.get_layer(name).get_weights()
+        np.testing.assert_allclose(kernel.T @ kernel, gain**2 * np.eye(kernel.shape[1]), atol=1e-5)
+        assert not bias.any()
+
+
+def test_glorot_weights() -> None:
+    """Keras's default: uniform up to sqrt(6 / (inputs + outputs))."""
+    kernel, _ = build(box((8,)), initializer="glorot_uniform").get_layer("policy_0").get_weights()
+    limit = np.sqrt(6 / 16)
+    assert 0.8 * limit < np.abs(kernel).max() <= limit
+
+
+def test_activation() -> None:
+    """Of the hidden layers, not of the heads."""
+    model = build(activation="relu")
+    assert model.get_layer("policy_0").activation is keras.activations.relu
+    assert model.get_layer("policy_output").activation is keras.activations.linear
+
+
+@pytest.mark.parametrize(
+    ("observations", "actions", "named"),
+    [(gym.spaces.Text(3), ACTIONS, "Text"), (box((4,)), gym.spaces.Text(4), "Text")],
+    ids=["observations", "actions"],
+)
+def test_unsupported_space(observations: gym.Space, actions: gym.Space, named: str) -> None:
+    """The message names the space."""
+    with pytest.raises(ValueError, match=named):
+        build_actor_critic(observations, actions)

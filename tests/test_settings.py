@@ -1,0 +1,187 @@
+"""Defaults, presets, earlier runs and flags: which one wins, and what is said about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from a3c_tf.config import TrainConfig, load_preset
+from a3c_tf.errors import ConfigError
+from a3c_tf.run_directory import write_config
+from a3c_tf.settings import describe_settings, parse_settings
+
+PRESET = load_preset("CartPole-v1")
+OTHER = "MountainCar-v0"  # an id without a preset
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run with settings of its own."""
+    config = TrainConfig(
+        env="CartPole-v1",
+        preset="CartPole-v1",
+        seed=7,
+        workers=3,
+        t_max=11,
+        hidden_sizes=(5,),
+        successful_score=9.0,
+    )
+    write_config(tmp_path, config)
+    return tmp_path
+
+
+# Precedence -----------------------------------------------------------------------------------
+
+
+def test_defaults() -> None:
+    """Where nothing else speaks."""
+    config, origins = parse_settings(["--env", OTHER])
+    assert config == TrainConfig(env=OTHER)
+    assert origins.pop("env") == "flags"
+    assert set(origins.values()) == {"defaults"}
+
+
+def test_preset_goes_before_defaults() -> None:
+    """Each of its settings is taken, and those alone."""
+    config, origins = parse_settings(["--preset", "CartPole-v1"])
+    settings = config.to_dict()
+    assert PRESET.items() <= settings.items()
+    assert {name for name, origin in origins.items() if origin == "preset CartPole-v1"} == {
+        *PRESET,
+        "preset",
+    }
+    defaults = TrainConfig().to_dict()
+    assert all(settings[name] == defaults[name] for name in defaults.keys() - {*PRESET, "preset"})
+
+
+def test_flags_go_before_the_preset() -> None:
+    """Also where a flag sets what the default is."""
+    default = TrainConfig().t_max
+    assert default != PRESET["t_max"]
+    config, origins = parse_settings(["--t-max", str(default), "--steps", "999"])
+    assert (config.t_max, config.steps) == (default, 999)
+    assert origins["t_max"] == origins["steps"] == "flags"
+    assert origins["envs_per_worker"] == "preset CartPole-v1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "preset"),
+    [
+        ([], "CartPole-v1"),
+        (["--env", "CartPole-v1"], "CartPole-v1"),
+        (["--env=CartPole-v1"], "CartPole-v1"),
+        (["--env", OTHER], None),
+        (["--preset", "None"], None),
+        (["--env", OTHER, "--preset", "CartPole-v1"], "CartPole-v1"),
+        (["--preset=CartPole-v1", "--env", OTHER], "CartPole-v1"),
+    ],
+)
+def test_which_preset(arguments: list[str], preset: str | None) -> None:
+    """That of the environment's name, unless another one, or none, is asked for."""
+    config, _ = parse_settings(arguments)
+    assert config.preset == preset
+    assert config.env == (OTHER if OTHER in arguments else "CartPole-v1")
+    assert config.t_max == (PRESET["t_max"] if preset else TrainConfig().t_max)
+
+
+def test_resumed_run_goes_before_defaults(run: Path) -> None:
+    """Its settings are taken, not those of the preset of today."""
+    config, origins = parse_settings(["--resume", str(run)])
+    assert config.resume == run
+    assert (config.seed, config.workers, config.t_max) == (7, 3, 11)
+    assert (config.hidden_sizes, config.successful_score) == ((5,), 9.0)
+    assert config.envs_per_worker == TrainConfig().envs_per_worker
+    assert set(origins.values()) == {f"run {run}"}
+
+
+def test_flags_go_before_a_resumed_run(run: Path) -> None:
+    """More steps, say; the rest stays."""
+    config, origins = parse_settings(["--resume", str(run), "--steps", "999", "--t-max", "5"])
+    assert (config.steps, config.t_max, config.seed) == (999, 5, 7)
+    assert {name for name, origin in origins.items() if origin == "flags"} == {"steps", "t_max"}
+
+
+def test_kinds_of_values() -> None:
+    """Lists, booleans, choices and paths."""
+    flags = ["--hidden-sizes", "3", "2", "--shared-trunk", "--optimizer", "adam"]
+    numbers = ["--successful-score", "-1.5", "--learning-rate", "1e-3"]
+    config, _ = parse_settings(["--env", OTHER, *flags, *numbers, "--outdir", "a/b"])
+    assert (config.hidden_sizes, config.shared_trunk, config.optimizer) == ((3, 2), True, "adam")
+    assert (config.outdir, config.successful_score) == (Path("a/b"), -1.5)
+    assert config.learning_rate == 1e-3
+
+
+def test_description() -> None:
+    """A line for each origin: all settings, each once."""
+    config, origins = parse_settings(["--t-max", "7"])
+    preset, flags, defaults = describe_settings(config, origins)
+    assert preset.startswith("preset CartPole-v1: env=CartPole-v1 ")
+    assert defaults.startswith("defaults: ")
+    assert flags == "flags: t_max=7"
+    for name, value in config.to_dict().items():
+        found = [line for line in (preset, defaults, flags) if f" {name}={value}" in line]
+        assert len(found) == 1, name
+
+
+# Refused ----------------------------------------------------------------------------------------
+
+
+def test_values_are_checked() -> None:
+    """As `TrainConfig.validate` does."""
+    with pytest.raises(ConfigError, match="--workers is 0; it must be at least 1"):
+        parse_settings(["--workers", "0"])
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--no-such-flag", "1"], ["--workers", "two"], ["--optimizer", "sgd"]]
+)
+def test_flags_are_checked(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """A flag that does not exist, or a value of another kind, ends the program with code 2."""
+    with pytest.raises(SystemExit) as raised:
+        parse_settings(arguments)
+    assert raised.value.code == 2
+    assert arguments[0] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        (["--preset", "CartPole-v1"], "leave --preset out"),
+        (["--env", OTHER], f"the run's env is CartPole-v1, not {OTHER}"),
+    ],
+)
+def test_resume_with_what_contradicts_it(run: Path, extra: list[str], message: str) -> None:
+    """The run's environment and settings are fixed."""
+    with pytest.raises(ConfigError, match=message):
+        parse_settings(["--resume", str(run), *extra])
+
+
+def test_resume_of_no_run(tmp_path: Path) -> None:
+    """A directory without config.yaml."""
+    with pytest.raises(ConfigError, match=f"{tmp_path} is no run directory"):
+        parse_settings(["--resume", str(tmp_path)])
+
+
+@pytest.mark.parametrize(
+    "text", ["", "settings", "[1, 2]", "other: 1", "settings: 3", "settings: [1]", "a: b: c", "\0"]
+)
+def test_resume_with_a_damaged_config(run: Path, text: str) -> None:
+    """The file is named, in one line."""
+    (run / "config.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=r"config\.yaml is damaged"):
+        parse_settings(["--resume", str(run)])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [({"worker": 2}, "unknown setting 'worker'"), ({"workers": "two"}, "workers")],
+)
+def test_resume_with_an_edited_config(run: Path, settings: dict[str, object], message: str) -> None:
+    """A setting that is none, or that has a value of another kind."""
+    content = yaml.safe_load((run / "config.yaml").read_text())
+    content["settings"] |= settings
+    (run / "config.yaml").write_text(yaml.safe_dump(content))
+    with pytest.raises(ConfigError, match=message):
+        parse_settings(["--resume", str(run)])
