@@ -122,6 +122,7 @@ def train_agent_async(
     plans = [
         WorkerPlan(
             index,
+            processes,
             make_env,
             envs_per_worker,
             t_max,

@@ -241,7 +241,7 @@ class Worker:
     def _collect(self, index: Tensor, seed: Tensor, observation: Tensor) -> Rollout:
         """T steps, unrolled: the executor of this graph has no loops."""
         dtype = self._observation_spec.dtype
-        noise = self.agent.actions.noise([self.t_max, self.envs], seed)
+        noise = tf.unstack(self.agent.actions.noise([self.t_max, self.envs], seed))
         observations, actions = [observation], []
         signals: Tensor = None
         for t in range(self.t_max):

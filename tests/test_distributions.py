@@ -48,10 +48,11 @@ def test_mode() -> None:
     np.testing.assert_array_equal(Categorical(LOGITS).mode(), [2, 0])
 
 
-def test_frequencies_of_drawn_actions() -> None:
-    """They are the probabilities, within five standard deviations."""
+@pytest.mark.parametrize("offset", [0.0, 1e4, -1e4])
+def test_frequencies_of_drawn_actions(offset: float) -> None:
+    """They are the probabilities, within five standard deviations, however large the logits."""
     count = 20_000
-    frequencies = np.bincount(draw(LOGITS[0], count), minlength=3) / count
+    frequencies = np.bincount(draw(LOGITS[0] + offset, count), minlength=3) / count
     deviation = np.sqrt(PROBABILITIES[0] * (1.0 - PROBABILITIES[0]) / count)
     assert (np.abs(frequencies - PROBABILITIES[0]) < 5.0 * deviation).all()
 

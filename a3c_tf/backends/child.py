@@ -16,6 +16,7 @@ from typing import Any
 
 import cloudpickle
 import numpy as np
+import psutil
 
 from a3c_tf.agent import load_agent
 from a3c_tf.backends.plan import WorkerPlan
@@ -158,6 +159,7 @@ def child_main(
     try:
         configure_tensorflow()
         plan: WorkerPlan = cloudpickle.loads(plan_bytes)
+        _take_a_core(plan.index, plan.workers)
         with tempfile.TemporaryDirectory() as directory:
             for name, content in saved.items():
                 Path(directory, name).write_bytes(content)
@@ -172,6 +174,20 @@ def child_main(
         message.error = _pickled(error)
     (connection.say if connection else pipe.send)(message)
     pipe.close()
+
+
+def _take_a_core(index: int, workers: int) -> None:
+    """Keeps this process to one core, if there are as many workers as cores.
+
+    Schedulers like to put a worker beside the parent that has just woken it, on one core while
+    another is idle: two workers on two cores are 10 % faster kept apart. With fewer workers than
+    cores the choice is the scheduler's, lest two runs sit on the same cores.
+    """
+    process = psutil.Process()
+    if hasattr(process, "cpu_affinity"):  # not on macOS
+        cores = process.cpu_affinity()
+        if workers == len(cores):
+            process.cpu_affinity([cores[index]])
 
 
 def _attach(name: str) -> SharedMemory:

@@ -21,6 +21,7 @@ class WorkerPlan:
 
     Attributes:
         index: which worker it is.
+        workers: how many there are.
         make_env: makes its environments.
         envs: K.
         t_max: T.
@@ -30,6 +31,7 @@ class WorkerPlan:
     """
 
     index: int
+    workers: int
     make_env: MakeEnv
     envs: int
     t_max: int
