@@ -19,7 +19,6 @@ class Categorical:
     """
 
     def __init__(self, logits: Tensor) -> None:
-        self.logits = logits
         self.log_probabilities = tf.nn.log_softmax(logits)
 
     @staticmethod
@@ -34,11 +33,11 @@ class Categorical:
 
     def sample(self, noise: Tensor) -> Tensor:
         """Actions drawn by the Gumbel-max trick, [...] int64."""
-        return tf.argmax(self.logits + noise, axis=-1)
+        return tf.argmax(self.log_probabilities + noise, axis=-1)
 
     def mode(self) -> Tensor:
         """The most likely actions, [...] int64."""
-        return tf.argmax(self.logits, axis=-1)
+        return tf.argmax(self.log_probabilities, axis=-1)
 
     def log_prob(self, actions: Tensor) -> Tensor:
         """Log-probabilities of actions, log pi(a|s) in nats, [...] float32."""
