@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 
 class ConfigError(ValueError):
@@ -16,27 +15,17 @@ class CheckpointError(Exception):
     """A checkpoint is missing, incomplete or altered."""
 
 
-class Closeable(Protocol):
-    """Something that must be closed."""
-
-    def close(self) -> None:
-        """Closes it."""
-
-
 @contextmanager
-def closed_after(*things: Closeable) -> Iterator[None]:
-    """Closes things when the block ends, each of them; an error of closing hides no other."""
+def at_the_end(*actions: Callable[[], None]) -> Iterator[None]:
+    """Calls each of some functions when the block ends; an error of theirs hides no other."""
+    first: BaseException | None = None
     try:
         yield
-    except BaseException:
-        for thing in things:
-            with suppress(Exception):
-                thing.close()
-        raise
-    first: Exception | None = None
-    for thing in things:
+    except BaseException as error:
+        first = error
+    for action in actions:
         try:
-            thing.close()
+            action()
         except Exception as error:
             first = first or error
     if first is not None:

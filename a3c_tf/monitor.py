@@ -12,7 +12,7 @@ import numpy as np
 
 from a3c_tf.agent import A3CAgent
 from a3c_tf.checkpoints import save_agent, save_checkpoint
-from a3c_tf.errors import closed_after
+from a3c_tf.errors import at_the_end
 from a3c_tf.evaluation import Evaluator, Scores
 from a3c_tf.parameters import ParameterServer
 from a3c_tf.telemetry import EventLog, ScoreLog, write_summary
@@ -155,7 +155,12 @@ class PolicyMonitor:
                 successful score goes before "steps".
         """
         ending = stopped_by
-        with closed_after(self._evaluator, self._events):
+        with at_the_end(
+            lambda: self._save_last(ending),
+            lambda: write_summary(self._directory, self.summary()),
+            self._evaluator.close,
+            self._events.close,
+        ):
             try:
                 self._write_training(monotonic())
                 behind = self.progress.last_evaluation < self._server.global_step
@@ -164,11 +169,6 @@ class PolicyMonitor:
             except BaseException as error:
                 ending = "interrupt" if isinstance(error, KeyboardInterrupt) else "error"
                 raise
-            finally:
-                try:
-                    self._save_last(ending)
-                finally:
-                    write_summary(self._directory, self.summary())
 
     def summary(self) -> dict[str, Any]:
         """The run in one line: what `summary.json` holds."""
@@ -190,10 +190,9 @@ class PolicyMonitor:
         snapshot = self._server.snapshot()
         self._hold(snapshot.weights)
         suffix = "finish" if ending == "steps" else "except"
-        try:
-            save_agent(self._agent, self._directory / f"{snapshot.global_step}_{suffix}")
-        finally:  # the one may be lost, not both
-            self.checkpoint()
+        last = self._directory / f"{snapshot.global_step}_{suffix}"
+        with at_the_end(self.checkpoint):  # the one may fail without the other
+            save_agent(self._agent, last)
 
     # Parts ----------------------------------------------------------------------------------
 

@@ -49,13 +49,15 @@ def _base(arguments: Sequence[str]) -> tuple[TrainConfig, str, set[str]]:
     """What the flags start from: its settings, its name, and which settings it has set."""
     # The flags that decide about the others' defaults have to be known before them.
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for flag in ("--env", "--preset", "--resume"):
+    for flag in ("--env", "--preset", "--resume", "--outdir"):
         first.add_argument(flag, nargs="?")
     known, _ = first.parse_known_args(arguments)
     base = TrainConfig()
     if known.resume and known.resume != "None":
         if known.preset:
             raise ConfigError("--resume takes the run's own settings; leave --preset out")
+        if known.outdir:
+            raise ConfigError("--resume goes on in the run's own directory; leave --outdir out")
         settings, origin = read_config(Path(known.resume)), f"run {known.resume}"
         if known.env and known.env != settings.get("env"):
             raise ConfigError(f"--resume: the run's env is {settings.get('env')}, not {known.env}")

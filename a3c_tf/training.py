@@ -94,6 +94,7 @@ def train_agent_async(
         raise ValueError("give train_agent_async either agent or make_agent")
     for name, value, least in (
         ("processes", processes, 1),
+        ("steps", steps, 1),
         ("envs_per_worker", envs_per_worker, 1),
         ("t_max", t_max, 1),
         ("eval_n_episodes", eval_n_episodes, 1),

@@ -10,7 +10,7 @@ from typing import Any
 from a3c_tf.agent import A3CAgent
 from a3c_tf.envs.factory import MakeEnv, make_vector_env
 from a3c_tf.envs.runner import EnvRunner
-from a3c_tf.errors import closed_after
+from a3c_tf.errors import at_the_end
 from a3c_tf.parameters import Connection
 from a3c_tf.worker import Worker
 
@@ -60,5 +60,5 @@ class WorkerPlan:
         """
         envs = make_vector_env(self.make_env, self.index, self.envs, test=False)
         runner = EnvRunner(envs, self.t_max, self.env_seed, interrupted)
-        with closed_after(runner):
+        with at_the_end(runner.close):
             worker.run(runner, should_stop, turn)
