@@ -8,6 +8,8 @@ through shared memory, everything else through a pipe.
 from __future__ import annotations
 
 import multiprocessing
+import os
+import secrets
 import signal
 import tempfile
 import threading
@@ -31,7 +33,9 @@ from a3c_tf.quiet import tf
 from a3c_tf.worker import GRADIENT_NORM, Report
 
 POLL_SECONDS = 0.1
-STOP_SECONDS = 5.0  # for a child to end after the stop; then it is killed
+# For a child to end after the stop, and once more for its process to go; then it is killed. The two
+# together are less than the supervisor's grace.
+STOP_SECONDS = 3.0
 
 
 class FlatServer:
@@ -116,7 +120,8 @@ class ProcessWorker:
             BaseException: what was raised in the child, as itself.
             RuntimeError: the child ended without a word; the text names it and says how.
         """
-        memory = SharedMemory(create=True, size=Mailbox.size(*self._sizes))
+        name = f"a3c_tf-{os.getpid()}-{secrets.token_hex(4)}"
+        memory = SharedMemory(name, create=True, size=Mailbox.size(*self._sizes))
         mailbox = Mailbox(memory, *self._sizes)
         ours, theirs = multiprocessing.Pipe()
         context = _context()
