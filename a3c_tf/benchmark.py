@@ -28,7 +28,8 @@ class Speed:
     Attributes:
         steps_per_second: environment steps of all workers together, in a second of wall time.
         cpu_us_per_step: CPU time of the whole program for one step, in microseconds.
-        env_only_steps_per_second: the same environments with random actions and no learner.
+        env_only_steps_per_second: the same environments with random actions and no learner, in
+            threads whatever the workers run in.
     """
 
     steps_per_second: float
@@ -103,7 +104,7 @@ def _cpu_seconds() -> float:
 
 
 def _env_only_speed(make_env: MakeEnv, workers: int, envs_per_worker: int, seconds: float) -> float:
-    """Steps a second with one thread a worker, as in the trainer, and random actions."""
+    """Steps a second with one thread a worker, random actions and no learner."""
     steps = np.zeros(workers, np.int64)
     end = time.perf_counter() + seconds
 

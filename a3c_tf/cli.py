@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
@@ -12,21 +13,22 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 from rich.console import Console
 from rich.table import Table
 
 from a3c_tf.config import TrainConfig, resolve_backend
-from a3c_tf.display import make_display
+from a3c_tf.display import Display, make_display
 from a3c_tf.envs.factory import RegisteredEnv, check_env
-from a3c_tf.errors import CheckpointError, ConfigError
+from a3c_tf.errors import CheckpointError, ConfigError, at_the_end
 from a3c_tf.run_directory import new_run_directory, write_config
 from a3c_tf.settings import describe_settings, parse_settings
 
 if TYPE_CHECKING:
     from a3c_tf.agent import A3CAgent
+    from a3c_tf.monitor import Progress
 
 # TensorFlow takes seconds to import, so what needs it is imported where bad flags have passed.
 
@@ -35,11 +37,6 @@ OK, FAILED, USAGE, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
 
 class Terminated(KeyboardInterrupt):
     """SIGTERM, handled like Ctrl-C."""
-
-
-# oneDNN doubles the speed of convolutions, but costs small dense layers a tenth of theirs. It can
-# be chosen only before TensorFlow is imported; child processes inherit the choice.
-os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
 
 def train(arguments: Sequence[str]) -> int:
@@ -53,11 +50,13 @@ def train(arguments: Sequence[str]) -> int:
 
         agent = build_agent(config, *spaces)
         directory = config.resume or new_run_directory(config)
-        write_config(directory, config)
+        if config.resume is None:
+            write_config(directory, config)
     except ValueError as error:
         return _usage(error)
     for line in describe_settings(config, origins):
         console.print(line, highlight=False, soft_wrap=True)
+    console.print(f"run directory: {directory}", highlight=False, soft_wrap=True)
     return _run(console, config, directory, make_env, agent)
 
 
@@ -71,10 +70,21 @@ def _run(
     from a3c_tf.training import train_agent_async
 
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
-    with _terminate_as_interrupt():
-        display = None
+
+    display: Display | None = None
+
+    def on_tick(step: int, progress: Progress) -> None:
+        nonlocal display
         try:
-            display = make_display(console, config.steps)
+            if display is None:  # all checks have passed: the run has begun
+                write_config(directory, config)
+                display = make_display(console, config.steps)
+            display.update(step, progress.last_score)
+        except (BrokenPipeError, SystemExit):  # nobody reads any more (`| head`); train on
+            display = make_display(Console(file=io.StringIO()), config.steps)
+
+    with _terminate_as_interrupt():
+        try:
             train_agent_async(
                 directory,
                 config.workers,
@@ -91,7 +101,7 @@ def _run(
                 checkpoint_seconds=config.checkpoint_seconds,
                 resume=config.resume is not None,
                 backend=resolve_backend(config.backend, config.workers),
-                on_tick=lambda step, progress: display.update(step, progress.last_score),
+                on_tick=on_tick,
             )
         except (ConfigError, CheckpointError) as error:
             return _usage(error)
@@ -105,7 +115,7 @@ def _run(
     return OK
 
 
-def _close(display: Any) -> None:
+def _close(display: Display | None) -> None:
     if display is not None:
         display.close()
 
@@ -117,7 +127,6 @@ def _print_result(console: Console, directory: Path) -> None:
         f"{summary['episodes']:,} episodes, {summary['seconds']:.1f} s "
         f"({summary['steps_per_second']:,.0f} steps/s)",
         f"score {summary['final_score']}, best {summary['best_score']}",
-        f"run directory: {directory}",
         f"curves: tensorboard --logdir {directory}",
     ):
         console.print(line, highlight=False, soft_wrap=True)
@@ -164,8 +173,8 @@ def evaluate(arguments: Sequence[str]) -> int:
     except (ValueError, FileNotFoundError) as error:
         return _usage(error)
     evaluator = Evaluator(agent, make_env, config.episodes, config.seed, config.greedy)
-    scores = evaluator.run()
-    evaluator.close()
+    with at_the_end(evaluator.close):
+        scores = evaluator.run()
     assert scores is not None
     summary = scores.summary()
     result = {name: summary[name] for name in ("mean", "stdev", "min", "max")}
@@ -268,16 +277,18 @@ def benchmark(arguments: Sequence[str]) -> int:
 
 @contextmanager
 def _terminate_as_interrupt() -> Iterator[None]:
-    """Within the block, SIGTERM raises `Terminated` in the main thread."""
+    """Within the block, SIGTERM and a closed terminal raise `Terminated` in the main thread."""
 
     def terminate(signum: int, frame: FrameType | None) -> None:
         raise Terminated
 
-    previous = signal.signal(signal.SIGTERM, terminate)
+    signals = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
+    previous = {number: signal.signal(number, terminate) for number in signals}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def _usage(error: Exception) -> int:
@@ -287,6 +298,9 @@ def _usage(error: Exception) -> int:
 
 def main(command: Callable[[Sequence[str]], int]) -> None:
     """Runs a command on the program's arguments and exits with its code."""
+    # oneDNN doubles the speed of convolutions, but costs small dense layers a tenth of theirs. It
+    # can be chosen only before TensorFlow is imported; child processes inherit the choice.
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
     try:
         code = command(sys.argv[1:])
     except KeyboardInterrupt:

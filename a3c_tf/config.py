@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import math
 from dataclasses import asdict, dataclass, field, fields, replace
 from importlib import resources
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import yaml
 
+from a3c_tf.cores import core_count
 from a3c_tf.errors import ConfigError, near
 
 Backend = Literal["threads", "processes"]
@@ -33,7 +34,7 @@ class TrainConfig:
     backend: Literal["auto", "threads", "processes"] = "auto"
     """Workers as threads, or as processes with an interpreter lock of their own; auto: processes
     if there is more than one worker."""
-    workers: int = field(default_factory=lambda: os.cpu_count() or 1)
+    workers: int = field(default_factory=core_count)
     """Workers; by default one for each core."""
     envs_per_worker: int = 8
     """Environments that each worker steps together (K); 1 is the paper's A3C."""
@@ -91,6 +92,9 @@ class TrainConfig:
         Raises:
             ConfigError: names the setting, its value and what it may be.
         """
+        for name, value in self.to_dict().items():
+            if isinstance(value, float):
+                self._require(name, math.isfinite(value), "a finite number")
         for name in ("workers", "envs_per_worker", "t_max", "steps", "eval_episodes"):
             self._require(name, getattr(self, name) >= 1, "at least 1")
         for name in (
@@ -148,11 +152,11 @@ def _check_type(name: str, value: Any, default: Any, origin: str) -> None:
         raise ConfigError(f"{origin}: {name} is {value!r}, which is no {kinds[0].__name__}")
 
 
-def resolve_backend(backend: str, workers: int) -> Backend:
+def resolve_backend(backend: Literal["auto", "threads", "processes"], workers: int) -> Backend:
     """What "auto" stands for: workers in one process take the interpreter lock from each other."""
     if backend == "auto":
         return "processes" if workers > 1 else "threads"
-    return "threads" if backend == "threads" else "processes"
+    return backend
 
 
 def preset_names() -> list[str]:

@@ -35,14 +35,14 @@ class _Speed:
     """Steps a second since the start of this display, a resumed run's earlier steps left out."""
 
     def __init__(self) -> None:
-        self._start = monotonic()
-        self._first: int | None = None
+        self._first: tuple[float, int] | None = None
 
     def __call__(self, step: int) -> float:
         if self._first is None:
-            self._first = step
-        seconds = monotonic() - self._start
-        return (step - self._first) / seconds if seconds > 0 else 0.0
+            self._first = monotonic(), step
+        start, first = self._first
+        seconds = monotonic() - start
+        return (step - first) / seconds if seconds > 0 else 0.0
 
 
 class BarDisplay:

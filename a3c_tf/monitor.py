@@ -89,16 +89,14 @@ class PolicyMonitor:
         self._score_log = ScoreLog(directory, workers[0].statistics)
         self._statistics: dict[str, float] = {}
         self._elapsed_before = self.progress.elapsed
-        self._start = self._last_write = self._last_checkpoint = monotonic()
-        self._last_evaluation_time = self._start
+        self._start_clocks()
         self._first_step = self._last_step = server.global_step
 
     # While the run goes on, in the monitor's thread ---------------------------------------
 
     def run(self, wait_for_stop: Callable[[float], bool]) -> None:
         """Does what is due until `wait_for_stop(seconds)` says that the run is over."""
-        self._start = self._last_write = self._last_checkpoint = monotonic()
-        self._last_evaluation_time = self._start
+        self._start_clocks()
         while not wait_for_stop(POLL_SECONDS):
             now = monotonic()
             self._read_clock(now)
@@ -195,6 +193,10 @@ class PolicyMonitor:
             save_agent(self._agent, last)
 
     # Parts ----------------------------------------------------------------------------------
+
+    def _start_clocks(self) -> None:
+        self._start = self._last_write = self._last_checkpoint = monotonic()
+        self._last_evaluation_time = self._start
 
     def _read_clock(self, now: float) -> None:
         self.progress.elapsed = self._elapsed_before + now - self._start

@@ -34,7 +34,7 @@ def quiet_stderr() -> Iterator[None]:
         os.dup2(held_back.fileno(), STDERR)
         try:
             yield
-        except BaseException:
+        except Exception:
             held_back.seek(0)
             os.write(saved, held_back.read())
             raise

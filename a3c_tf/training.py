@@ -16,6 +16,7 @@ from a3c_tf.backends.threads import thread_workers
 from a3c_tf.checkpoints import newest_checkpoint
 from a3c_tf.config import Backend
 from a3c_tf.envs.factory import MakeEnv, check_env
+from a3c_tf.errors import CheckpointError
 from a3c_tf.evaluation import Evaluator
 from a3c_tf.graphs import configure_tensorflow
 from a3c_tf.monitor import PolicyMonitor, Progress
@@ -57,9 +58,10 @@ def train_agent_async(
 
     Args:
         outdir: the run directory.
-        processes: how many workers; each is a thread.
+        processes: how many workers.
         make_env: `make_env(worker_index, test)` returns one environment. It is called in the
-            worker, once for each of its environments, and with test=True for evaluation.
+            worker, once for each of its environments, and with test=True for evaluation and,
+            first of all, in the calling thread for a check.
         steps: environment steps of all workers together.
         eval_interval: steps between evaluations; None or 0 for none but the last.
         eval_n_episodes: whole episodes in one evaluation.
@@ -102,6 +104,8 @@ def train_agent_async(
     ):
         if value < least:
             raise ValueError(f"{name} is {value}; it must be at least {least}")
+    if backend not in BACKENDS:
+        raise ValueError(f"backend is {backend!r}; it must be one of {', '.join(BACKENDS)}")
     if not resume and (outdir / "scores.txt").exists():
         raise FileExistsError(f"{outdir} holds a run already: resume it or take a new directory")
     configure_tensorflow()
@@ -113,7 +117,10 @@ def train_agent_async(
     progress = Progress()
     if resume:
         _, _, snapshot, saved = newest_checkpoint(outdir / "checkpoints", logger.warning)
-        server.restore(snapshot)
+        try:
+            server.restore(snapshot)
+        except ValueError as error:
+            raise CheckpointError(f"{outdir} cannot be resumed like this: {error}") from error
         progress = Progress(**saved)
     outdir.mkdir(parents=True, exist_ok=True)
 

@@ -9,6 +9,8 @@ import pytest
 from a3c_tf.graphs import configure_tensorflow
 from a3c_tf.quiet import tf
 
+# As a program does, before the first operation: with several threads an operation may add up in
+# another order, which shows in the last bit.
 configure_tensorflow()
 
 

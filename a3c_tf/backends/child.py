@@ -6,6 +6,7 @@ import signal
 import tempfile
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection as Pipe
@@ -20,6 +21,7 @@ import psutil
 
 from a3c_tf.agent import load_agent
 from a3c_tf.backends.plan import WorkerPlan
+from a3c_tf.cores import usable_cores
 from a3c_tf.envs.runner import Episode
 from a3c_tf.graphs import CompiledFunction, Tensor, configure_tensorflow, unflatten
 from a3c_tf.quiet import tf
@@ -55,8 +57,12 @@ class Mailbox:
         return cls.HEADER + 4 * (weights + gradient)
 
     def release(self) -> None:
-        """Lets go of the memory, which could not be closed before."""
+        """Lets go of the arrays; once the memory is closed they would point at nothing."""
         del self.stop, self.weights, self.gradient
+
+
+class ParentGoneError(Exception):
+    """The program that started this process has ended."""
 
 
 @dataclass
@@ -137,8 +143,11 @@ class RemoteConnection:
         self._pipe.send(message)
 
     def _ask(self, message: Message) -> None:
-        self.say(message)
-        self.version, self.step = self._pipe.recv()
+        try:
+            self.say(message)
+            self.version, self.step = self._pipe.recv()
+        except (EOFError, OSError) as error:
+            raise ParentGoneError from error
         self._assign(tf.constant(self._mailbox.weights))
 
 
@@ -168,12 +177,13 @@ def child_main(
         connection.worker = plan.build(agent, connection)
         stop = mailbox.stop
         plan.run(connection.worker, lambda: bool(stop[0]), lambda: bool(stop[0] == 1))
-    except (EOFError, BrokenPipeError):
-        return  # the parent is gone
+    except ParentGoneError:
+        return
     except BaseException as error:  # an environment may well raise SystemExit
         message.error = _pickled(error)
-    (connection.say if connection else pipe.send)(message)
-    pipe.close()
+    with suppress(OSError):  # the parent may be gone by now
+        (connection.say if connection else pipe.send)(message)
+        pipe.close()
 
 
 def _take_a_core(index: int, workers: int) -> None:
@@ -183,11 +193,9 @@ def _take_a_core(index: int, workers: int) -> None:
     another is idle: two workers on two cores are 10 % faster kept apart. With fewer workers than
     cores the choice is the scheduler's, lest two runs sit on the same cores.
     """
-    process = psutil.Process()
-    if hasattr(process, "cpu_affinity"):  # not on macOS
-        cores = process.cpu_affinity()
-        if workers == len(cores):
-            process.cpu_affinity([cores[index]])
+    cores, process = usable_cores(), psutil.Process()
+    if workers == len(cores) and hasattr(process, "cpu_affinity"):
+        process.cpu_affinity([cores[index]])
 
 
 def _attach(name: str) -> SharedMemory:

@@ -14,6 +14,7 @@ import signal
 import tempfile
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection as Pipe
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
@@ -33,9 +34,7 @@ from a3c_tf.quiet import tf
 from a3c_tf.worker import GRADIENT_NORM, Report
 
 POLL_SECONDS = 0.1
-# For a child to end after the stop, and once more for its process to go; then it is killed. The two
-# together are less than the supervisor's grace.
-STOP_SECONDS = 3.0
+STOP_SECONDS = 5.0  # for a child to end after the stop; then it is killed
 
 
 class FlatServer:
@@ -90,6 +89,7 @@ class ProcessWorker:
         self.index = plan.index
         self.statistics: tuple[str, ...] = (*agent.statistics, GRADIENT_NORM)
         self._plan = plan
+        self._plan_bytes = cloudpickle.dumps(plan)
         self._flat = flat
         self._saved = saved
         self._sizes = (
@@ -128,7 +128,7 @@ class ProcessWorker:
         self._process = context.Process(
             target=child_main,
             args=(
-                cloudpickle.dumps(self._plan),
+                self._plan_bytes,
                 self._saved,
                 memory.name,
                 self._sizes,
@@ -156,12 +156,13 @@ class ProcessWorker:
                 mailbox.stop[0] = 1
                 stopped_at = monotonic()
             if stopped_at is not None and monotonic() > stopped_at + STOP_SECONDS:
-                return  # stuck in an environment
+                self._process.kill()  # stuck in an environment
+                return
             try:
                 if not pipe.poll(POLL_SECONDS):
                     continue
                 message = pipe.recv()
-            except (EOFError, OSError):
+            except (EOFError, OSError):  # the child has died
                 self._process.join(STOP_SECONDS)
                 raise RuntimeError(self._how_it_ended()) from None
             with self._lock:
@@ -170,12 +171,13 @@ class ProcessWorker:
             if message.error is not None:
                 error, text = cloudpickle.loads(message.error)
                 raise error from ChildTraceback(text)
-            version, step = self._flat.answer(mailbox, message)
             if message.done:
                 return
-            if step >= self._plan.steps:
+            version, step = self._flat.answer(mailbox, message)
+            if step >= self._plan.steps and stopped_at is None:
                 mailbox.stop[0] = 2  # between rollouts, not within one
-            pipe.send((version, step))
+            with suppress(OSError):  # a child that has died meanwhile is found by the next poll
+                pipe.send((version, step))
 
     def _end(self) -> None:
         if self._process.pid is None:

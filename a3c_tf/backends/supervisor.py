@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from time import monotonic
 
 from a3c_tf.quiet import tf
 
@@ -67,6 +68,11 @@ def supervise(
     except BaseException as error:  # Ctrl-C, or an error of `tick`
         interrupt = error
     coordinator.request_stop()
-    coordinator.join([*workers, watcher], stop_grace_period_secs=GRACE_SECONDS)
+    # The coordinator's own waiting sleeps ever longer between its looks.
+    deadline = monotonic() + GRACE_SECONDS
+    for started in (*workers, watcher):
+        if started.ident is not None:
+            started.join(max(0.0, deadline - monotonic()))
+    coordinator.join([*workers, watcher], stop_grace_period_secs=0)
     if interrupt is not None:
         raise interrupt

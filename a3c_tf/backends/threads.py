@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from a3c_tf.agent import A3CAgent
 from a3c_tf.backends.plan import WorkerPlan
 from a3c_tf.backends.turns import Turns
+from a3c_tf.cores import core_count
 from a3c_tf.parameters import ParameterServer
 from a3c_tf.worker import Worker
 
@@ -59,7 +59,7 @@ def thread_workers(
 ) -> list[ThreadWorker]:
     """Builds the workers, in the main thread; one trace serves them all."""
     # More workers than cores at a time would only take the interpreter lock from each other.
-    turn = Turns(os.cpu_count() or 1)
+    turn = Turns(core_count())
     workers: list[ThreadWorker] = []
     for plan in plans:
         workers.append(ThreadWorker(plan, agent, server, turn, workers[0] if workers else None))

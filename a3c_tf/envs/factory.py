@@ -23,7 +23,7 @@ class RegisteredEnv:
         env_id: such as "CartPole-v1" or "my_package:MyEnv-v0".
 
     Raises:
-        ValueError: no such id, or what it needs is not installed.
+        ValueError: no such id; from the call, that what it needs is not installed.
     """
 
     def __init__(self, env_id: str) -> None:
@@ -37,7 +37,12 @@ class RegisteredEnv:
     def __call__(self, worker_index: int, test: bool) -> gym.Env:
         """One environment."""
         # The checker costs as much as a small environment; `check_env` has looked already.
-        return gym.make(self._spec, disable_env_checker=True)
+        try:
+            return gym.make(self._spec, disable_env_checker=True)
+        except (gym.error.DependencyNotInstalled, ImportError) as error:
+            raise ValueError(
+                f"environment {self.env_id!r}: {' '.join(str(error).split())}"
+            ) from error
 
     def vector(self, count: int) -> VectorEnv:
         """`count` environments stepped by one call, natively where the id offers that."""
