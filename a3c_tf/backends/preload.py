@@ -4,5 +4,4 @@ import os
 
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # the nets of a worker are too small for a GPU
 
-import a3c_tf.backends.child
-import a3c_tf.backends.processes  # noqa: F401
+import a3c_tf.backends.child  # noqa: F401
