@@ -9,26 +9,42 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from a3c_tf.agent import A3CAgent, Hyperparameters, load_agent
-    from a3c_tf.networks import build_actor_critic
+    from a3c_tf.agents.a3c import A3CAgent, A3CHyperparameters
+    from a3c_tf.agents.base import Agent
+    from a3c_tf.agents.loading import load_agent
+    from a3c_tf.agents.n_step_q import NStepQAgent, NStepQHyperparameters
+    from a3c_tf.hooks import LinearInterpolationHook, StepHook
+    from a3c_tf.networks import build_action_value, build_actor_critic
     from a3c_tf.schedules import Schedule
     from a3c_tf.training import train_agent_async
 
 __all__ = [
     "A3CAgent",
-    "Hyperparameters",
+    "A3CHyperparameters",
+    "Agent",
+    "LinearInterpolationHook",
+    "NStepQAgent",
+    "NStepQHyperparameters",
     "Schedule",
+    "StepHook",
+    "build_action_value",
     "build_actor_critic",
     "load_agent",
     "train_agent_async",
 ]
 
 _HOME = {
-    "A3CAgent": "agent",
-    "Hyperparameters": "agent",
+    "A3CAgent": "agents.a3c",
+    "A3CHyperparameters": "agents.a3c",
+    "Agent": "agents.base",
+    "LinearInterpolationHook": "hooks",
+    "NStepQAgent": "agents.n_step_q",
+    "NStepQHyperparameters": "agents.n_step_q",
     "Schedule": "schedules",
+    "StepHook": "hooks",
+    "build_action_value": "networks",
     "build_actor_critic": "networks",
-    "load_agent": "agent",
+    "load_agent": "agents.loading",
     "train_agent_async": "training",
 }
 

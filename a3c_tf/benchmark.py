@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from a3c_tf.agent import A3CAgent
+from a3c_tf.agents.base import Agent
 from a3c_tf.config import Backend
 from a3c_tf.envs.factory import MakeEnv, make_vector_env
 from a3c_tf.monitor import Progress
@@ -42,7 +42,7 @@ class _Enough(KeyboardInterrupt):
 
 
 def measure_speed(
-    agent: A3CAgent,
+    agent: Agent,
     make_env: MakeEnv,
     workers: int,
     envs_per_worker: int,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gymnasium as gym
 
-from a3c_tf.agent import A3CAgent, Hyperparameters
+from a3c_tf.agents.a3c import A3CAgent, A3CHyperparameters
 from a3c_tf.config import TrainConfig
 from a3c_tf.networks import build_actor_critic
 from a3c_tf.quiet import keras
@@ -37,7 +37,7 @@ def build_agent(
     def schedule(value: float, kind: str) -> Schedule:
         return Schedule(value, 0.0, config.steps) if kind == "linear" else Schedule.constant(value)
 
-    hyperparameters = Hyperparameters(
+    hyperparameters = A3CHyperparameters(
         gamma=config.gamma,
         gae_lambda=config.gae_lambda,
         learning_rate=schedule(config.learning_rate, config.learning_rate_schedule),

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from a3c_tf.agent import A3CAgent, load_agent
+from a3c_tf.agents.base import Agent
+from a3c_tf.agents.loading import load_agent
 from a3c_tf.errors import CheckpointError
 from a3c_tf.parameters import Snapshot
 
@@ -20,13 +21,13 @@ OPTIMIZER = "optimizer.npz"
 STATE = "state.json"
 
 
-def save_agent(agent: A3CAgent, directory: Path) -> None:
+def save_agent(agent: Agent, directory: Path) -> None:
     """Writes an agent so that the directory appears complete or not at all."""
     _write_whole(directory, agent.save)
 
 
 def save_checkpoint(
-    root: Path, agent: A3CAgent, snapshot: Snapshot, progress: dict[str, Any], keep: int = 3
+    root: Path, agent: Agent, snapshot: Snapshot, progress: dict[str, Any], keep: int = 3
 ) -> Path:
     """Writes `root/<global step>/` and removes all but the newest `keep`.
 
@@ -57,7 +58,7 @@ def save_checkpoint(
     return path
 
 
-def load_checkpoint(path: Path) -> tuple[A3CAgent, Snapshot, dict[str, Any]]:
+def load_checkpoint(path: Path) -> tuple[Agent, Snapshot, dict[str, Any]]:
     """Reads a checkpoint: the agent, the server's state, and what was given as `progress`.
 
     Raises:
@@ -79,9 +80,7 @@ def load_checkpoint(path: Path) -> tuple[A3CAgent, Snapshot, dict[str, Any]]:
         raise CheckpointError(f"{path}: {error}") from error
 
 
-def newest_checkpoint(
-    root: Path, warn: Any = None
-) -> tuple[Path, A3CAgent, Snapshot, dict[str, Any]]:
+def newest_checkpoint(root: Path, warn: Any = None) -> tuple[Path, Agent, Snapshot, dict[str, Any]]:
     """The newest checkpoint that is whole.
 
     Args:

@@ -21,16 +21,18 @@ from rich.table import Table
 
 from a3c_tf.config import TrainConfig, resolve_backend
 from a3c_tf.display import Display, make_display
-from a3c_tf.envs.factory import RegisteredEnv, check_env
+from a3c_tf.envs.factory import RegisteredEnv, spaces_of
 from a3c_tf.errors import CheckpointError, ConfigError, at_the_end
 from a3c_tf.run_directory import new_run_directory, write_config
 from a3c_tf.settings import describe_settings, parse_settings
 
 if TYPE_CHECKING:
-    from a3c_tf.agent import A3CAgent
+    from a3c_tf.agents.a3c import A3CAgent
     from a3c_tf.monitor import Progress
 
 # TensorFlow takes seconds to import, so what needs it is imported where bad flags have passed.
+
+EVAL_ENVS = 20  # more at once gain little: the last episode is waited for anyway
 
 OK, FAILED, USAGE, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
 
@@ -45,7 +47,7 @@ def train(arguments: Sequence[str]) -> int:
     try:
         config, origins = parse_settings(arguments)
         make_env = RegisteredEnv(config.env)
-        spaces = check_env(make_env)
+        spaces = spaces_of(make_env)
         from a3c_tf.build import build_agent
 
         agent = build_agent(config, *spaces)
@@ -97,6 +99,7 @@ def _run(
                 envs_per_worker=config.envs_per_worker,
                 t_max=config.t_max,
                 seed=config.seed,
+                eval_envs=EVAL_ENVS,
                 eval_seconds=config.eval_seconds,
                 checkpoint_seconds=config.checkpoint_seconds,
                 resume=config.resume is not None,
@@ -156,10 +159,10 @@ def evaluate(arguments: Sequence[str]) -> int:
     try:
         agent_directory = _find_agent(config.run)
         make_env = RegisteredEnv(config.env or _env_of(agent_directory))
-        spaces = check_env(make_env)
+        spaces = spaces_of(make_env)
         if config.episodes < 1:
             raise ConfigError(f"--episodes is {config.episodes}; it must be at least 1")
-        from a3c_tf.agent import load_agent
+        from a3c_tf.agents.loading import load_agent
         from a3c_tf.evaluation import Evaluator
         from a3c_tf.graphs import configure_tensorflow
 
@@ -172,7 +175,7 @@ def evaluate(arguments: Sequence[str]) -> int:
             )
     except (ValueError, FileNotFoundError) as error:
         return _usage(error)
-    evaluator = Evaluator(agent, make_env, config.episodes, config.seed, config.greedy)
+    evaluator = Evaluator(agent, make_env, config.episodes, config.seed, config.greedy, EVAL_ENVS)
     with at_the_end(evaluator.close):
         scores = evaluator.run()
     assert scores is not None
@@ -244,7 +247,7 @@ def benchmark(arguments: Sequence[str]) -> int:
         if config.seconds <= 0:
             raise ConfigError(f"--seconds is {config.seconds}; it must be more than 0")
         make_env = RegisteredEnv(config.env)
-        spaces = check_env(make_env)
+        spaces = spaces_of(make_env)
         from a3c_tf.benchmark import measure_speed
         from a3c_tf.build import build_agent
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import VectorEnv
 
-from a3c_tf.agent import A3CAgent
+from a3c_tf.agents.base import Agent
 from a3c_tf.envs.factory import MakeEnv, make_vector_env
 from a3c_tf.envs.runner import observation_dtype
 from a3c_tf.quiet import tf
 
-MAX_ENVS = 20  # more at once gain little: the last episode is waited for anyway
 MAX_EPISODE_STEPS = 27_000  # 30 minutes of an Atari game; ends what would never end
 
 
@@ -50,20 +51,38 @@ class Evaluator:
 
     Args:
         agent: acts with its weights of the moment.
-        make_env: called with test=True.
+        make_env: called with test=True, once for each environment.
         episodes: how many make one evaluation.
         seed: of the first reset and of the actions drawn.
         greedy: the most likely actions instead of drawn ones.
+        envs: how many are stepped at once; at most one for each episode.
+        steps: in place of `episodes`, environment steps of one evaluation, in one environment.
+        max_episode_len: steps after which an episode is truncated, or None.
+        first: what `make_env` has returned already: one of the environments.
     """
 
     def __init__(
-        self, agent: A3CAgent, make_env: MakeEnv, episodes: int, seed: int = 0, greedy: bool = False
+        self,
+        agent: Agent,
+        make_env: MakeEnv,
+        episodes: int | None,
+        seed: int = 0,
+        greedy: bool = False,
+        envs: int = 1,
+        steps: int | None = None,
+        max_episode_len: int | None = None,
+        first: gym.Env | VectorEnv | None = None,
     ) -> None:
         self.agent = agent
         self.episodes = episodes
-        self.env_count = min(episodes, MAX_ENVS)
+        self.steps = steps
+        # Episodes begun but not finished in so many steps are dropped: with several environments
+        # these would be the long ones.
+        self.env_count = min(episodes, envs) if episodes else 1
         self._act = agent.compile_act(self.env_count, greedy)
         self._make_env = make_env
+        self._first = first
+        self._max_episode_len = max_episode_len
         self._envs: VectorEnv | None = None
         self._seed = seed
         self._calls = 0
@@ -72,20 +91,19 @@ class Evaluator:
         """Runs the episodes; None if `should_stop` became true before they were over.
 
         Which episodes count is fixed beforehand, the first n/K of each of the K environments,
-        so that short episodes are not favoured.
+        so that short episodes are not favoured. With `steps`, those that end in them, or the
+        unfinished one if it is the only one.
         """
-        if self._envs is None:
-            self._envs = make_vector_env(self._make_env, 0, self.env_count, test=True)
-            observations, _ = self._envs.reset(seed=self._seed)
-        else:
-            observations, _ = self._envs.reset()
-        quota = np.full(self.env_count, self.episodes // self.env_count)
-        quota[: self.episodes % self.env_count] += 1
+        envs, observations = self._reset()
+        # Never empty before the steps are done, where these decide.
+        quota = np.full(self.env_count, self.steps or (self.episodes or 0) // self.env_count)
+        quota[: (self.episodes or 0) % self.env_count] += 1
         dtype = observation_dtype(self.agent.observation_space)
         returns, lengths = np.zeros(self.env_count), np.zeros(self.env_count, np.int64)
         resetting = np.zeros(self.env_count, np.bool_)
         scores: list[tuple[float, int]] = []
-        while quota.any():
+        taken = 0
+        while quota.any() and taken != self.steps:
             if should_stop():
                 return None
             self._calls += 1
@@ -93,9 +111,10 @@ class Evaluator:
                 tf.constant(np.asarray(observations, dtype)),
                 tf.constant([self._seed, self._calls], tf.int64),
             )[0].numpy()
-            observations, rewards, terminated, truncated, _ = self._envs.step(actions)
+            observations, rewards, terminated, truncated, _ = envs.step(actions)
             returns += np.where(resetting, 0.0, rewards)
             lengths += ~resetting
+            taken += np.count_nonzero(~resetting)
             ended = terminated | truncated
             for k in np.flatnonzero((ended | (lengths >= MAX_EPISODE_STEPS)) & (quota > 0)):
                 scores.append((returns[k], lengths[k]))
@@ -105,11 +124,23 @@ class Evaluator:
             returns[restart] = 0.0
             lengths[restart] = 0
             resetting = ended
+        if not scores:
+            scores.append((returns[0], lengths[0]))
         all_returns, all_lengths = zip(*scores, strict=True)
         return Scores(np.array(all_returns), np.array(all_lengths))
 
     def close(self) -> None:
         """Closes the environments."""
+        for envs in (self._envs, self._first):
+            if envs is not None:
+                envs.close()
+        self._envs = self._first = None
+
+    def _reset(self) -> tuple[VectorEnv, Any]:
         if self._envs is not None:
-            self._envs.close()
-            self._envs = None
+            return self._envs, self._envs.reset()[0]
+        first, self._first = self._first, None
+        self._envs = make_vector_env(
+            self._make_env, 0, self.env_count, True, self._max_episode_len, first
+        )
+        return self._envs, self._envs.reset(seed=self._seed)[0]

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
-import numpy as np
-
-from a3c_tf.agent import A3CAgent
+from a3c_tf.agents.base import Agent
 from a3c_tf.checkpoints import save_agent, save_checkpoint
 from a3c_tf.errors import at_the_end
 from a3c_tf.evaluation import Evaluator, Scores
-from a3c_tf.parameters import ParameterServer
-from a3c_tf.telemetry import EventLog, ScoreLog, write_summary
-from a3c_tf.worker import Report, RunningWorker
+from a3c_tf.parameters import ParameterServer, Snapshot
+from a3c_tf.reporting import Reporter
+from a3c_tf.telemetry import write_summary
+from a3c_tf.worker import RunningWorker
+
+# hook(agent, scores, step), called after an evaluation; ends the run if it returns "stop"
+EvaluationHook = Callable[[Agent, Scores, int], object]
 
 POLL_SECONDS = 0.05
 # Points of a curve lie 1/200 of the run so far apart: dense at first, and few in a long run.
@@ -32,7 +35,8 @@ class Progress:
         best_score: highest mean of an evaluation, or None.
         last_score: mean of the last evaluation, or None.
         last_evaluation: global step of the last evaluation.
-        stopped_by: "steps", "successful_score", "error" or "interrupt"; None while it runs.
+        stopped_by: "steps", "successful_score", "evaluation_hook", "error" or "interrupt"; None
+            while it runs.
     """
 
     elapsed: float = 0.0
@@ -50,13 +54,15 @@ class PolicyMonitor:
         server: the global weights.
         workers: whose reports and episodes are collected.
         agent: a clone of the agent for the monitor alone.
-        evaluator: evaluates `agent`.
+        evaluator: evaluates `agent`; None for no evaluation.
         eval_interval: environment steps between evaluations; 0 for none but the last.
         eval_seconds: if more than 0, seconds between evaluations, in place of the steps.
         successful_score: mean evaluation return at which the run ends, or None.
         checkpoint_seconds: seconds between checkpoints.
         progress: where a resumed run stands.
         save_best: whether `best/` is kept.
+        evaluation_hooks: called after each evaluation.
+        logger: for what happens.
     """
 
     def __init__(
@@ -64,19 +70,20 @@ class PolicyMonitor:
         directory: Path,
         server: ParameterServer,
         workers: Sequence[RunningWorker],
-        agent: A3CAgent,
-        evaluator: Evaluator,
+        agent: Agent,
+        evaluator: Evaluator | None,
         eval_interval: int,
         eval_seconds: float = 0.0,
         successful_score: float | None = None,
         checkpoint_seconds: float = 60.0,
         progress: Progress | None = None,
         save_best: bool = True,
+        evaluation_hooks: Sequence[EvaluationHook] = (),
+        logger: logging.Logger | None = None,
     ) -> None:
         self.progress = progress or Progress()
         self._directory = directory
         self._server = server
-        self._workers = workers
         self._agent = agent
         self._connection = server.connect(agent.weights)
         self._evaluator = evaluator
@@ -85,12 +92,12 @@ class PolicyMonitor:
         self._successful_score = successful_score
         self._checkpoint_seconds = checkpoint_seconds
         self._save_best = save_best
-        self._events = EventLog(directory)
-        self._score_log = ScoreLog(directory, workers[0].statistics)
-        self._statistics: dict[str, float] = {}
+        self._evaluation_hooks = evaluation_hooks
+        self._logger = logger or logging.getLogger("a3c_tf")
+        self._reporter = Reporter(directory, server, workers, self._logger)
         self._elapsed_before = self.progress.elapsed
         self._start_clocks()
-        self._first_step = self._last_step = server.global_step
+        self._first_step = server.global_step
 
     # While the run goes on, in the monitor's thread ---------------------------------------
 
@@ -100,8 +107,8 @@ class PolicyMonitor:
         while not wait_for_stop(POLL_SECONDS):
             now = monotonic()
             self._read_clock(now)
-            if now - self._last_write >= self._write_interval():
-                self._write_training(now)
+            if now - self._reporter.last_write >= self._write_interval():
+                self._reporter.write_training(now)
             if self._evaluation_is_due(now):
                 self.evaluate(lambda: wait_for_stop(0.0))
                 if self.progress.stopped_by:
@@ -111,6 +118,8 @@ class PolicyMonitor:
 
     def evaluate(self, should_stop: Callable[[], bool] = lambda: False) -> None:
         """Evaluates the globals of this moment, unless interrupted, and keeps what is best."""
+        if self._evaluator is None:
+            return
         self._last_evaluation_time = monotonic()
         self._connection.pull()
         step, episodes = self._connection.step, self._connection.episodes
@@ -119,13 +128,18 @@ class PolicyMonitor:
         if scores is None:
             return
         self.progress.last_evaluation = step
-        self._record(scores, step, episodes)
+        self._reporter.write_scores(scores, step, episodes, self.progress.elapsed)
         mean = scores.summary()["mean"]
         self.progress.last_score = mean
-        if self.progress.best_score is None or mean > self.progress.best_score:
+        best = self.progress.best_score
+        if best is None or mean > best:
             self.progress.best_score = mean
+            self._logger.info("best score at step %d: %s, before %s", step, mean, best)
             if self._save_best:
                 save_agent(self._agent, self._directory / "best")
+        for hook in self._evaluation_hooks:
+            if hook(self._agent, scores, step) == "stop":
+                self.progress.stopped_by = "evaluation_hook"
         if self._successful_score is not None and mean >= self._successful_score:
             save_agent(self._agent, self._directory / "successful")
             self.progress.stopped_by = "successful_score"
@@ -134,7 +148,7 @@ class PolicyMonitor:
         """Writes the full training state of this moment."""
         self._last_checkpoint = monotonic()
         snapshot = self._server.snapshot()
-        self._hold(snapshot.weights)
+        self._hold(snapshot)
         progress = {
             "elapsed": self.progress.elapsed,
             "best_score": self.progress.best_score,
@@ -156,11 +170,11 @@ class PolicyMonitor:
         with at_the_end(
             lambda: self._save_last(ending),
             lambda: write_summary(self._directory, self.summary()),
-            self._evaluator.close,
-            self._events.close,
+            self._evaluator.close if self._evaluator else lambda: None,
+            self._reporter.close,
         ):
             try:
-                self._write_training(monotonic())
+                self._reporter.write_training(monotonic())
                 behind = self.progress.last_evaluation < self._server.global_step
                 if stopped_by == "steps" and behind and not self.progress.stopped_by:
                     self.evaluate()
@@ -180,13 +194,14 @@ class PolicyMonitor:
             "best_score": self.progress.best_score,
             "final_score": self.progress.last_score,
             "stopped_by": self.progress.stopped_by,
+            "time": self._reporter.time_shares(),
         }
 
     def _save_last(self, ending: str) -> None:
         if not (ending == "steps" and self.progress.stopped_by):
             self.progress.stopped_by = ending
         snapshot = self._server.snapshot()
-        self._hold(snapshot.weights)
+        self._hold(snapshot)
         suffix = "finish" if ending == "steps" else "except"
         last = self._directory / f"{snapshot.global_step}_{suffix}"
         with at_the_end(self.checkpoint):  # the one may fail without the other
@@ -195,13 +210,15 @@ class PolicyMonitor:
     # Parts ----------------------------------------------------------------------------------
 
     def _start_clocks(self) -> None:
-        self._start = self._last_write = self._last_checkpoint = monotonic()
-        self._last_evaluation_time = self._start
+        self._start = self._last_checkpoint = self._last_evaluation_time = monotonic()
+        self._reporter.restart_clock()
 
     def _read_clock(self, now: float) -> None:
         self.progress.elapsed = self._elapsed_before + now - self._start
 
     def _evaluation_is_due(self, now: float) -> bool:
+        if self._evaluator is None:
+            return False
         if self._eval_seconds > 0:
             return now - self._last_evaluation_time >= self._eval_seconds
         due = self.progress.last_evaluation + self._eval_interval
@@ -210,55 +227,7 @@ class PolicyMonitor:
     def _write_interval(self) -> float:
         return min(max(WRITE_SECONDS, self.progress.elapsed / 200), MAX_WRITE_SECONDS)
 
-    def _hold(self, weights: Sequence[Any]) -> None:
-        for variable, array in zip(self._agent.weights, weights, strict=True):
+    def _hold(self, snapshot: Snapshot) -> None:
+        for variable, array in zip(self._agent.weights, snapshot.weights, strict=True):
             variable.assign(array)
-
-    def _record(self, scores: Scores, step: int, episodes: int) -> None:
-        summary = scores.summary()
-        values = {f"eval/{name}": value for name, value in summary.items()}
-        values["eval/episode_length"] = float(scores.lengths.mean())
-        self._events.scalars(values, step)
-        counts = {
-            "steps": step,
-            "episodes": episodes,
-            "elapsed": round(self.progress.elapsed, 3),
-        }
-        self._score_log.append(counts | summary | self._statistics)
-
-    def _write_training(self, now: float) -> None:
-        """Writes means over what the workers did since the last time."""
-        step, seconds = self._server.global_step, now - self._last_write
-        reports = [worker.take_report() for worker in self._workers]
-        values: dict[str, float] = {}
-        episodes = [e for worker in self._workers for e in worker.take_episodes()]
-        if episodes:
-            values["rollout/episode_return"] = float(np.mean([e.episode_return for e in episodes]))
-            values["rollout/episode_length"] = float(np.mean([e.length for e in episodes]))
-        values |= self._means(reports)
-        hyperparameters = self._server.agent.hyperparameters
-        values["train/learning_rate"] = hyperparameters.learning_rate(step)
-        values["train/entropy_coefficient"] = hyperparameters.entropy_coefficient(step)
-        if seconds > 0:
-            values["time/steps_per_second"] = (step - self._last_step) / seconds
-            for worker, report in zip(self._workers, reports, strict=True):
-                tag = f"workers/{worker.index}/steps_per_second"
-                values[tag] = report.steps / seconds
-        self._events.scalars(values, step)
-        self._last_write, self._last_step = now, step
-
-    def _means(self, reports: Sequence[Report]) -> dict[str, float]:
-        """Means over the iterations, and the shares of the workers' time."""
-        iterations = sum(report.iterations for report in reports)
-        if not iterations:
-            return {}
-        means = sum(report.statistics for report in reports) / iterations
-        self._statistics = dict(
-            zip(self._workers[0].statistics, np.ravel(means).tolist(), strict=True)
-        )
-        values = dict(self._statistics)
-        values["train/policy_lag"] = sum(report.lag for report in reports) / iterations
-        parts = ("act", "env", "learn", "push")
-        seconds = {part: sum(getattr(report, part) for report in reports) for part in parts}
-        total = sum(seconds.values())
-        return values | {f"time/{part}": spent / total for part, spent in seconds.items()}
+        self._agent.hyperparameters = snapshot.hyperparameters  # a hook may have changed them

@@ -5,13 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from a3c_tf.agent import A3CAgent
+from a3c_tf.agents.base import Agent
 from a3c_tf.graphs import CompiledFunction, Tensor, tf_variables, unflatten
+from a3c_tf.hooks import GlobalStepHook
 from a3c_tf.quiet import tf
 
 
@@ -22,15 +24,17 @@ class Connection(Protocol):
         version: the version of the local weights.
         step: the global step at which they were read.
         lag: how many gradients of others had been applied between the last pull and push.
+        exploration: of this worker at `step`; see `Agent.exploration`.
+        waited: seconds of the last exchange that were spent waiting for others.
+        env: what global step hooks get to see of the worker's environments.
     """
 
     version: int
     step: int
     lag: int
-
-    @property
-    def global_step(self) -> int:
-        """The newest global step that is known without waiting."""
+    exploration: float
+    waited: float
+    env: Any
 
     def pull(self) -> None:
         """Copies one version of the global weights into the local variables."""
@@ -53,11 +57,12 @@ class Snapshot:
     """The state of a `ParameterServer` between two pushes, as arrays.
 
     Attributes:
-        weights: of the nets, in the order of `A3CAgent.weights`.
+        weights: of the nets, in the order of `Agent.weights`.
         optimizer: the optimizer's variables, its iteration count and slots among them.
         global_step: environment steps of all workers together.
         version: how many gradients the weights have received.
         episodes: how many training episodes have ended.
+        hyperparameters: of the agent; a hook may have changed them.
     """
 
     weights: list[npt.NDArray[Any]]
@@ -65,6 +70,7 @@ class Snapshot:
     global_step: int
     version: int
     episodes: int
+    hyperparameters: Any = None
 
 
 class ParameterServer:
@@ -79,13 +85,17 @@ class ParameterServer:
             variables, before any worker exists: the slots are shared by all workers, as in the
             paper's Shared RMSProp.
         global_step: where counting starts.
+        hooks: called for every global step, in rising order.
 
     Attributes:
         lock: held by whoever reads or writes the variables.
     """
 
-    def __init__(self, agent: A3CAgent, global_step: int = 0) -> None:
+    def __init__(
+        self, agent: Agent, global_step: int = 0, hooks: Sequence[GlobalStepHook] = ()
+    ) -> None:
         self.agent = agent
+        self._hooks = hooks
         self.global_step = global_step
         self.version = 0
         self.episodes = 0
@@ -97,9 +107,9 @@ class ParameterServer:
         )
         self._first: LocalConnection | None = None
 
-    def connect(self, local: Sequence[tf.Variable]) -> LocalConnection:
+    def connect(self, local: Sequence[tf.Variable], worker: int = 0) -> LocalConnection:
         """A connection for nets of this process, with the weights `local`. For the main thread."""
-        connection = LocalConnection(self, local, self._first)
+        connection = LocalConnection(self, local, worker, self._first)
         self._first = self._first or connection
         return connection
 
@@ -113,21 +123,35 @@ class ParameterServer:
         """The learning rate at the global step of this moment."""
         return tf.constant(self.agent.hyperparameters.learning_rate(self.global_step), tf.float32)
 
-    def count(self, steps: int, episodes: int, gradients: int = 0) -> None:
-        """Counts what has been done. The caller holds the lock."""
+    def count(self, steps: int, episodes: int, gradients: int = 0, env: Any = None) -> None:
+        """Counts what has been done, and calls the hooks for it. The caller holds the lock.
+
+        Args:
+            steps: environment steps.
+            episodes: training episodes that ended in them.
+            gradients: how many have been applied.
+            env: passed on to the hooks.
+        """
+        before = self.global_step
         self.global_step += steps
         self.episodes += episodes
         self.version += gradients
+        self.agent.after_steps(before, self.global_step)
+        if self._hooks:
+            for step in range(before + 1, self.global_step + 1):
+                for hook in self._hooks:
+                    hook(env, self.agent, step)
 
     def snapshot(self) -> Snapshot:
         """A consistent copy of everything; workers go on while its arrays are used."""
         with self.lock:
             tensors = self._read()
-            step, version, episodes = self.global_step, self.version, self.episodes
+            counters = self.global_step, self.version, self.episodes
+            hyperparameters = self.agent.hyperparameters
         # A copy, since an array of a tensor may share the variable's memory.
         arrays = [np.array(tensor) for tensor in tensors]
         count = len(self.agent.weights)
-        return Snapshot(arrays[:count], arrays[count:], step, version, episodes)
+        return Snapshot(arrays[:count], arrays[count:], *counters, hyperparameters)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Puts a snapshot back. For the main thread, before the workers start.
@@ -153,7 +177,8 @@ class LocalConnection:
 
     Args:
         server: where the weights are.
-        local: the worker's own weights, in the order of `A3CAgent.weights`.
+        local: the worker's own weights, in the order of `Agent.weights`.
+        worker: its index.
         like: a connection of another worker, whose traces are used again.
 
     Attributes:
@@ -164,13 +189,18 @@ class LocalConnection:
         self,
         server: ParameterServer,
         local: Sequence[tf.Variable],
+        worker: int = 0,
         like: LocalConnection | None = None,
     ) -> None:
         self.version = 0
         self.step = 0
         self.episodes = 0
         self.lag = 0
+        self.exploration = 0.0
+        self.waited = 0.0
+        self.env: Any = None
         self._server = server
+        self._worker = worker
 
         def read_globals() -> Sequence[Tensor]:
             for ours, theirs in zip(local, server.agent.weights, strict=True):
@@ -191,11 +221,6 @@ class LocalConnection:
             like._exchange if like else None,
         )
 
-    @property
-    def global_step(self) -> int:
-        """The global step, without waiting for the lock."""
-        return self._server.global_step
-
     def pull(self) -> None:
         """Copies one version of the global weights into the local variables."""
         with self._server.lock:
@@ -207,19 +232,21 @@ class LocalConnection:
 
         The learning rate is that of the global step before these steps are counted.
         """
-        server = self._server
+        server, asked = self._server, perf_counter()
         with server.lock:
+            self.waited = perf_counter() - asked
             self._exchange(gradient, server.learning_rate())
             self.lag = server.version - self.version
-            server.count(steps, episodes, gradients=1)
+            server.count(steps, episodes, 1, self.env)
             self._note_version()
 
     def count(self, steps: int, episodes: int) -> None:
         """Counts steps and episodes that come without a gradient."""
         with self._server.lock:
-            self._server.count(steps, episodes)
+            self._server.count(steps, episodes, 0, self.env)
 
     def _note_version(self) -> None:
         self.version = self._server.version
         self.step = self._server.global_step
         self.episodes = self._server.episodes
+        self.exploration = self._server.agent.exploration(self.step, self._worker)

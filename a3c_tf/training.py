@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
+import os
+import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 
-from a3c_tf.agent import A3CAgent
+from a3c_tf.agents.base import Agent
 from a3c_tf.backends.plan import WorkerPlan
-from a3c_tf.backends.processes import process_workers
+from a3c_tf.backends.processes import CHILD_NAME, MISSING_GUARD, process_workers
 from a3c_tf.backends.supervisor import supervise
 from a3c_tf.backends.threads import thread_workers
 from a3c_tf.checkpoints import newest_checkpoint
@@ -19,7 +23,8 @@ from a3c_tf.envs.factory import MakeEnv, check_env
 from a3c_tf.errors import CheckpointError
 from a3c_tf.evaluation import Evaluator
 from a3c_tf.graphs import configure_tensorflow
-from a3c_tf.monitor import PolicyMonitor, Progress
+from a3c_tf.hooks import GlobalStepHook
+from a3c_tf.monitor import EvaluationHook, PolicyMonitor, Progress
 from a3c_tf.parameters import ParameterServer
 from a3c_tf.worker import RunningWorker
 
@@ -36,47 +41,67 @@ def train_agent_async(
     outdir: str | Path,
     processes: int,
     make_env: MakeEnv,
-    *,
+    profile: bool = False,
     steps: int = 8 * 10**7,
     eval_interval: int | None = 10**6,
-    eval_n_episodes: int = 10,
+    eval_n_steps: int | None = None,
+    eval_n_episodes: int | None = 10,
+    max_episode_len: int | None = None,
+    step_offset: int = 0,
     successful_score: float | None = None,
-    agent: A3CAgent | None = None,
-    make_agent: Callable[[int], A3CAgent] | None = None,
+    agent: Agent | None = None,
+    make_agent: Callable[[int], Agent] | None = None,
+    global_step_hooks: Sequence[GlobalStepHook] = (),
     save_best_so_far_agent: bool = True,
     logger: logging.Logger | None = None,
+    *,
+    backend: Backend = "threads",
     envs_per_worker: int = 1,
     t_max: int = 5,
     seed: int = 0,
+    eval_envs: int = 1,
     eval_seconds: float = 0.0,
+    evaluation_hooks: Sequence[EvaluationHook] = (),
     checkpoint_seconds: float = 60.0,
     resume: bool = False,
-    backend: Backend = "threads",
     on_tick: OnTick | None = None,
-) -> A3CAgent:
+) -> Agent:
     """Trains an agent with asynchronous workers.
+
+    The arguments up to `logger` are those of ChainerRL's function of this name, in their order
+    (docs/from-chainerrl.md).
 
     Args:
         outdir: the run directory.
         processes: how many workers.
         make_env: `make_env(worker_index, test)` returns one environment. It is called in the
-            worker, once for each of its environments, and with test=True for evaluation and,
-            first of all, in the calling thread for a check.
+            worker, once for each of its environments; and in the calling thread with test=True,
+            for a check and for evaluation.
+        profile: write a cProfile file for each worker, `profile-<index>.out`.
         steps: environment steps of all workers together.
-        eval_interval: steps between evaluations; None or 0 for none but the last.
+        eval_interval: steps between evaluations; None for none at all, 0 for one at the end.
+        eval_n_steps: environment steps in one evaluation; needs eval_n_episodes=None. An
+            unfinished episode counts only if it is the only one.
         eval_n_episodes: whole episodes in one evaluation.
+        max_episode_len: steps after which an episode is truncated, in evaluation too.
+        step_offset: the global step to start from.
         successful_score: mean evaluation return at which the run ends.
         agent: what to train; its nets are the global ones.
         make_agent: `make_agent(0)` makes the agent, where none is given.
+        global_step_hooks: `hook(env, agent, step)` is called for every global step, in rising
+            order, where the global weights are; see `StepHook`.
         save_best_so_far_agent: keep the agent with the best evaluation in `best/`.
-        logger: for errors and warnings.
+        logger: for episodes of worker 0 and evaluations (info), warnings and errors.
+        backend: "threads" of this process, or child "processes".
         envs_per_worker: K, environments that a worker steps together.
         t_max: T, steps of a rollout.
         seed: of the environments and of the actions drawn.
+        eval_envs: environments that evaluation steps together; each is made with test=True.
         eval_seconds: if more than 0, seconds between evaluations, in place of the steps.
+        evaluation_hooks: `hook(agent, scores, step)` is called after each evaluation with the
+            agent that was evaluated; a run ends if one returns "stop".
         checkpoint_seconds: seconds between checkpoints.
         resume: go on from the newest checkpoint in `outdir`.
-        backend: "threads" of this process, or child "processes".
         on_tick: called about ten times a second in the calling thread with the global step
             and the progress.
 
@@ -87,73 +112,109 @@ def train_agent_async(
         ValueError: an argument cannot be used; nothing has been started.
         FileExistsError: `outdir` holds a run, and `resume` is False.
         CheckpointError: there is no valid checkpoint to resume from.
-        BaseException: the first error of any worker, environment or of the monitor, as itself,
-            and KeyboardInterrupt; `<step>_except/` and a checkpoint have been saved.
+        RuntimeError: a worker process has died, or the script has no `__main__` guard.
+        BaseException: the first error of any worker, environment, hook or of the monitor, as
+            itself, and KeyboardInterrupt; `<step>_except/` and a checkpoint have been saved.
     """
+    _leave_if_in_a_child()
     logger = logger or logging.getLogger("a3c_tf")
     outdir = Path(outdir)
     if agent is None and make_agent is None:
         raise ValueError("give train_agent_async either agent or make_agent")
+    if (eval_n_steps is None) == (eval_n_episodes is None):
+        raise ValueError(
+            f"eval_n_steps is {eval_n_steps} and eval_n_episodes is {eval_n_episodes}; "
+            "one of them must be None"
+        )
     for name, value, least in (
         ("processes", processes, 1),
         ("steps", steps, 1),
         ("envs_per_worker", envs_per_worker, 1),
         ("t_max", t_max, 1),
+        ("eval_interval", eval_interval, 0),
+        ("eval_n_steps", eval_n_steps, 1),
         ("eval_n_episodes", eval_n_episodes, 1),
+        ("eval_envs", eval_envs, 1),
+        ("max_episode_len", max_episode_len, 1),
+        ("step_offset", step_offset, 0),
         ("seed", seed, 0),
     ):
-        if value < least:
+        if value is not None and value < least:
             raise ValueError(f"{name} is {value}; it must be at least {least}")
     if backend not in BACKENDS:
         raise ValueError(f"backend is {backend!r}; it must be one of {', '.join(BACKENDS)}")
+    if profile and backend == "threads" and sys.version_info >= (3, 12):
+        raise ValueError(
+            "profile is True: from Python 3.12 on, cProfile cannot tell threads apart; "
+            "take backend='processes'"
+        )
+    if resume and step_offset:
+        raise ValueError(f"step_offset is {step_offset}; a resumed run goes on from its own step")
     if not resume and (outdir / "scores.txt").exists():
         raise FileExistsError(f"{outdir} holds a run already: resume it or take a new directory")
     configure_tensorflow()
-    check_env(make_env)
-    if agent is None:
-        assert make_agent is not None
-        agent = make_agent(0)
-    server = ParameterServer(agent)
-    progress = Progress()
-    if resume:
-        _, _, snapshot, saved = newest_checkpoint(outdir / "checkpoints", logger.warning)
-        try:
-            server.restore(snapshot)
-        except ValueError as error:
-            raise CheckpointError(f"{outdir} cannot be resumed like this: {error}") from error
-        progress = Progress(**saved)
-    outdir.mkdir(parents=True, exist_ok=True)
 
-    # One child for each worker's environments and actions, one for evaluation. A resumed run
-    # draws other numbers than the one before it, which it would otherwise repeat.
-    seeds = np.random.SeedSequence([seed, server.global_step]).generate_state(2 * processes + 1)
-    plans = [
-        WorkerPlan(
-            index,
-            processes,
-            make_env,
-            envs_per_worker,
-            t_max,
-            steps,
-            action_seed=int(seeds[2 * index]),
-            env_seed=int(seeds[2 * index + 1]),
-        )
-        for index in range(processes)
-    ]
-    workers = BACKENDS[backend](plans, agent, server)
-    monitored = agent.clone()
+    with ExitStack() as until_handed_over:
+        env = make_env(0, True)
+        check_env(env)
+        until_handed_over.callback(env.close)
+        if agent is None:
+            assert make_agent is not None
+            agent = make_agent(0)
+        server = ParameterServer(agent, step_offset, global_step_hooks)
+        progress = Progress(last_evaluation=step_offset)
+        if resume:
+            progress = _restore(server, outdir, logger)
+        outdir.mkdir(parents=True, exist_ok=True)
+
+        # One child for each worker's environments and actions, one for evaluation. A resumed run
+        # draws other numbers than the one before it, which it would otherwise repeat.
+        root = np.random.SeedSequence([seed, server.global_step])
+        seeds = root.generate_state(2 * processes + 1)
+        plans = [
+            WorkerPlan(
+                index,
+                processes,
+                make_env,
+                envs_per_worker,
+                t_max,
+                steps,
+                action_seed=int(seeds[2 * index]),
+                env_seed=int(seeds[2 * index + 1]),
+                max_episode_len=max_episode_len,
+                profile=outdir.absolute() / f"profile-{index}.out" if profile else None,
+            )
+            for index in range(processes)
+        ]
+        workers = BACKENDS[backend](plans, agent, server)
+        monitored = agent.clone()
+        evaluator = None
+        if eval_interval is not None or eval_seconds > 0:
+            evaluator = Evaluator(
+                monitored,
+                make_env,
+                eval_n_episodes,
+                int(seeds[-1]),
+                envs=eval_envs,
+                steps=eval_n_steps,
+                max_episode_len=max_episode_len,
+                first=env,
+            )
+            until_handed_over.pop_all()
     monitor = PolicyMonitor(
         outdir,
         server,
         workers,
         monitored,
-        Evaluator(monitored, make_env, eval_n_episodes, int(seeds[-1])),
+        evaluator,
         eval_interval or 0,
         eval_seconds,
         successful_score,
         checkpoint_seconds,
         progress,
         save_best_so_far_agent,
+        evaluation_hooks,
+        logger,
     )
 
     def tick() -> None:
@@ -174,3 +235,23 @@ def train_agent_async(
     monitor.finish("steps")
     tick()
     return agent
+
+
+def _restore(server: ParameterServer, outdir: Path, logger: logging.Logger) -> Progress:
+    """Puts the newest valid checkpoint into the server."""
+    _, _, snapshot, saved = newest_checkpoint(outdir / "checkpoints", logger.warning)
+    try:
+        server.restore(snapshot)
+    except ValueError as error:
+        raise CheckpointError(f"{outdir} cannot be resumed like this: {error}") from error
+    return Progress(**saved)
+
+
+def _leave_if_in_a_child() -> None:
+    """Ends a worker process that was about to train by itself.
+
+    A worker process imports the user's script. If the script trains without asking whether it is
+    the main program, it gets here again; the parent recognises the exit code.
+    """
+    if multiprocessing.current_process().name.startswith(CHILD_NAME):
+        os._exit(MISSING_GUARD)

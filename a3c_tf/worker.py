@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from a3c_tf.agent import A3CAgent, Rollout
+from a3c_tf.agents.base import Agent, Rollout
 from a3c_tf.envs.runner import (
     REWARD,
     TERMINATED,
@@ -34,6 +34,7 @@ from a3c_tf.parameters import Connection
 from a3c_tf.quiet import tf
 
 GRADIENT_NORM = "train/gradient_norm"
+TIMES = ("act", "env", "learn", "push", "wait")  # where a worker's time goes
 
 
 @dataclass
@@ -45,9 +46,9 @@ class Report:
         steps: valid environment steps.
         statistics: sums over the iterations, in the order of `Worker.statistics`.
         lag: sum over the iterations.
-        act, env, learn, push: seconds spent in the policy net and on the way to and from the
-            environments, in the environments, on the gradients, and on the exchange of weights
-            (waiting included).
+        act, env, learn, push, wait: seconds spent in the policy net and on the way to and from
+            the environments, in the environments, on the gradients, on the exchange of weights,
+            and waiting for other workers.
     """
 
     statistics: npt.NDArray[np.float64] | float = 0.0
@@ -58,6 +59,7 @@ class Report:
     env: float = 0.0
     learn: float = 0.0
     push: float = 0.0
+    wait: float = 0.0
 
     def add(self, other: Report) -> None:
         """Adds what another report says to this one."""
@@ -106,7 +108,7 @@ class Worker:
     def __init__(
         self,
         index: int,
-        agent: A3CAgent,
+        agent: Agent,
         connection: Connection,
         t_max: int,
         envs: int,
@@ -161,16 +163,23 @@ class Worker:
             FloatingPointError: a loss or gradient is not finite; nothing has been pushed.
         """
         self.runner = self._runners[self.index] = runner
+        self.connection.env = runner.envs
         self.connection.pull()
         turn = turn or nullcontext()
         while not should_stop():
+            asked = perf_counter()
             with turn:
-                self.iterate(runner)
+                self.iterate(runner, perf_counter() - asked)
             if runner.error is not None:
                 raise runner.error
 
-    def iterate(self, runner: EnvRunner) -> None:
-        """One rollout, its gradients, and their exchange for the next weights."""
+    def iterate(self, runner: EnvRunner, waited: float = 0.0) -> None:
+        """One rollout, its gradients, and their exchange for the next weights.
+
+        Args:
+            runner: this worker's environments.
+            waited: seconds that the worker has waited for its turn.
+        """
         start = perf_counter()
         gradient, statistics = self.compute_gradient(runner)
         learned = perf_counter()
@@ -179,6 +188,7 @@ class Worker:
             return
         self._check(statistics)
         self.connection.exchange(gradient, runner.steps, runner.episodes)
+        pushed, waited_to_push = perf_counter(), self.connection.waited
         with self._lock:
             self._report.add(
                 Report(
@@ -189,7 +199,8 @@ class Worker:
                     act=runner.rollout_seconds - runner.env_seconds,
                     env=runner.env_seconds,
                     learn=learned - start - runner.rollout_seconds,
-                    push=perf_counter() - learned,
+                    push=pushed - learned - waited_to_push,
+                    wait=waited + waited_to_push,
                 )
             )
 
@@ -197,10 +208,9 @@ class Worker:
         """One rollout with the local weights: clipped gradient, flat, and the statistics."""
         self._rollouts += 1
         seed = tf.constant([self._seed, self._rollouts], tf.int64)
-        schedule = self.agent.hyperparameters.entropy_coefficient
-        coefficient = tf.constant(schedule(self.connection.global_step), tf.float32)
+        exploration = tf.constant(self.connection.exploration, tf.float32)
         observation = tf.constant(runner.begin_rollout())
-        gradient, statistics = self._iterate(self._index, seed, coefficient, observation)
+        gradient, statistics = self._iterate(self._index, seed, exploration, observation)
         return gradient, statistics.numpy()
 
     def take_report(self) -> Report:
@@ -224,11 +234,11 @@ class Worker:
     # The graph ------------------------------------------------------------------------------
 
     def _build_iteration(
-        self, index: Tensor, seed: Tensor, entropy_coefficient: Tensor, observation: Tensor
+        self, index: Tensor, seed: Tensor, exploration: Tensor, observation: Tensor
     ) -> Sequence[Tensor]:
-        rollout = self._collect(index, seed, observation)
+        rollout = self._collect(index, seed, exploration, observation)
         with tf.GradientTape() as tape:
-            loss, statistics = self.agent.loss(rollout, entropy_coefficient)
+            loss, statistics = self.agent.loss(rollout, exploration)
         gradients = tape.gradient(
             loss, self.agent.trainable_variables, unconnected_gradients="zero"
         )
@@ -238,14 +248,16 @@ class Worker:
             gradients, _ = tf.clip_by_global_norm(gradients, limit, norm)
         return [flatten(gradients), tf.stack([*statistics, norm])]
 
-    def _collect(self, index: Tensor, seed: Tensor, observation: Tensor) -> Rollout:
+    def _collect(
+        self, index: Tensor, seed: Tensor, exploration: Tensor, observation: Tensor
+    ) -> Rollout:
         """T steps, unrolled: the executor of this graph has no loops."""
         dtype = self._observation_spec.dtype
         noise = tf.unstack(self.agent.actions.noise([self.t_max, self.envs], seed))
         observations, actions = [observation], []
         signals: Tensor = None
         for t in range(self.t_max):
-            action = self.agent.distribution(observations[-1]).sample(noise[t])
+            action = self.agent.distribution(observations[-1], exploration).sample(noise[t])
             actions.append(action)
             taken = self.agent.actions.to_environment(action)
             if t < self.t_max - 1:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import SyncVectorEnv
 
-from a3c_tf.agent import A3CAgent, Hyperparameters
+from a3c_tf.agents.a3c import A3CAgent, A3CHyperparameters
 from a3c_tf.graphs import Tensor
 from a3c_tf.networks import build_actor_critic
 from a3c_tf.quiet import keras
@@ -41,7 +41,7 @@ def make_agent(
         env.observation_space,
         env.action_space,
         optimizer,
-        Hyperparameters(**hyperparameters),
+        A3CHyperparameters(**hyperparameters),
         seed,
     )
 
@@ -63,11 +63,13 @@ class Push(NamedTuple):
 class RecordingConnection:
     """Stands where a worker has its `Connection`: keeps the pushes and changes no weights."""
 
-    def __init__(self, global_step: int = 0) -> None:
-        self.global_step = global_step
-        self.version = 0
+    def __init__(self, exploration: float = 0.0) -> None:
         self.step = 0
+        self.version = 0
         self.lag = 0
+        self.exploration = exploration
+        self.waited = 0.0
+        self.env: Any = None
         self.pushes: list[Push] = []
 
     def pull(self) -> None:

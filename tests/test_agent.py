@@ -16,7 +16,9 @@ import numpy as np
 import pytest
 
 import a3c_tf
-from a3c_tf.agent import A3CAgent, Hyperparameters, Rollout, load_agent
+from a3c_tf.agents.a3c import A3CAgent, A3CHyperparameters
+from a3c_tf.agents.base import Rollout
+from a3c_tf.agents.loading import load_agent
 from a3c_tf.networks import build_actor_critic
 from a3c_tf.quiet import keras, tf
 from a3c_tf.schedules import Schedule
@@ -28,7 +30,7 @@ OBSERVATIONS = np.random.default_rng(0).uniform(size=(50, 3)).astype(np.float32)
 ACT = """
 import sys
 import numpy as np
-from a3c_tf.agent import load_agent
+from a3c_tf.agents.loading import load_agent
 agent = load_agent(sys.argv[1])
 observations = np.load(sys.argv[2])
 np.save(sys.argv[3], [agent.act_batch(observations), agent.act_batch(observations, greedy=True)])
@@ -136,7 +138,7 @@ def test_policy_term_does_not_reach_the_value_head(shared_trunk: bool) -> None:
     model = build_actor_critic(
         env.observation_space, env.action_space, (4,), shared_trunk=shared_trunk
     )
-    settings = Hyperparameters(value_coefficient=0.0)
+    settings = A3CHyperparameters(value_coefficient=0.0)
     agent = A3CAgent(model, env.observation_space, env.action_space, hyperparameters=settings)
     of_value_net = [v for v in agent.trainable_variables if v.path.startswith("value")]
     with tf.GradientTape() as tape:
@@ -268,8 +270,10 @@ def edit(**changes: Any) -> Callable[[Path], None]:
         ("agent.json", turn_bytes),
         ("agent.json", lambda path: path.write_text("")),
         ("agent.json", lambda path: path.write_text("[1]")),
-        ("agent.json", edit(format=2)),
+        ("agent.json", edit(format=1)),
         ("agent.json", edit(format=None)),
+        ("agent.json", edit(kind="Nobody")),
+        ("agent.json", edit(nets=["../model"])),
         ("agent.json", edit(hyperparameters={"gamma": 1.0})),
         ("agent.json", edit(hyperparameters=[])),
         ("agent.json", edit(action_space={"type": "Sphere"})),

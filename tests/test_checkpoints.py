@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from a3c_tf import checkpoints
-from a3c_tf.agent import A3CAgent, load_agent
+from a3c_tf.agents.a3c import A3CAgent
+from a3c_tf.agents.loading import load_agent
 from a3c_tf.checkpoints import load_checkpoint, newest_checkpoint, save_agent, save_checkpoint
 from a3c_tf.errors import CheckpointError
 from a3c_tf.parameters import ParameterServer, Snapshot

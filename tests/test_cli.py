@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from a3c_tf import cli
-from a3c_tf.agent import load_agent
+from a3c_tf.agents.loading import load_agent
 from a3c_tf.checkpoints import newest_checkpoint, save_agent
 from a3c_tf.config import TrainConfig
 from a3c_tf.envs.factory import RegisteredEnv

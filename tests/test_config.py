@@ -13,7 +13,7 @@ import yaml
 
 from a3c_tf.build import build_agent
 from a3c_tf.config import TrainConfig, load_preset, preset_names
-from a3c_tf.envs.factory import RegisteredEnv, check_env
+from a3c_tf.envs.factory import RegisteredEnv, spaces_of
 from a3c_tf.errors import ConfigError
 
 # Checks -----------------------------------------------------------------------------------------
@@ -136,4 +136,4 @@ def test_preset(name: str) -> None:
             assert isinstance(value, (int, float)), key  # YAML reads 1e-5 as a string
         elif default is not None:
             assert type(value) is type(default), key
-    build_agent(config, *check_env(RegisteredEnv(config.env)))
+    build_agent(config, *spaces_of(RegisteredEnv(config.env)))

@@ -12,7 +12,7 @@ import pytest
 from gymnasium.vector import SyncVectorEnv
 
 from a3c_tf import evaluation
-from a3c_tf.agent import A3CAgent
+from a3c_tf.agents.a3c import A3CAgent
 from a3c_tf.envs.factory import RegisteredEnv
 from a3c_tf.evaluation import Evaluator, Scores
 from a3c_tf.parameters import ParameterServer
@@ -79,22 +79,20 @@ def run(evaluator: Evaluator) -> Scores:
         (8, [0, 1, 2, 100, 101, 102, 200, 201]),
     ],
 )
-def test_which_episodes_count(
-    agent: A3CAgent, monkeypatch: pytest.MonkeyPatch, episodes: int, counted: list[int]
-) -> None:
+def test_which_episodes_count(agent: A3CAgent, episodes: int, counted: list[int]) -> None:
     """The first n/K of each of K environments, one more of the first n%K; not the fastest n."""
-    monkeypatch.setattr(evaluation, "MAX_ENVS", 3)
-    scores = run(Evaluator(agent, _Maker(numbered), episodes))
+    scores = run(Evaluator(agent, _Maker(numbered), episodes, envs=3))
     assert sorted(scores.returns) == counted
     expected = [LENGTHS[int(episode_return) // 100] for episode_return in scores.returns]
     assert scores.lengths.tolist() == expected
 
 
 def test_many_at_once(agent: A3CAgent) -> None:
-    """One environment for each episode, as far as the limit allows."""
-    for episodes, envs in ((4, 4), (50, evaluation.MAX_ENVS)):
+    """One environment for each episode, as far as the limit allows; by default just one."""
+    for episodes, envs in ((4, 4), (50, 20), (5, 1)):
         maker = _Maker()
-        scores = run(Evaluator(agent, maker, episodes))
+        limit = {} if envs == 1 else {"envs": 20}
+        scores = run(Evaluator(agent, maker, episodes, **limit))
         assert len(maker.made) == envs
         assert len(scores.returns) == len(scores.lengths) == episodes
 
@@ -109,6 +107,49 @@ def test_whole_episodes(agent: A3CAgent) -> None:
     assert scores.lengths.sum() <= sum(len(env.history) for env in maker.made)
 
 
+@pytest.mark.parametrize(
+    ("steps", "lengths", "returns"),
+    [
+        (10, [5, 5], [5.0, 5.0]),
+        (12, [5, 5], [5.0, 5.0]),
+        (9, [5], [5.0]),
+        (3, [3], [3.0]),
+        (5, [5], [5.0]),
+    ],
+)
+def test_so_many_steps(
+    agent: A3CAgent, steps: int, lengths: list[int], returns: list[float]
+) -> None:
+    """The episodes that end in them; the unfinished one is dropped, unless it is the only one."""
+    maker = _Maker()
+    scores = run(Evaluator(agent, maker, None, steps=steps, envs=20))
+    assert scores.lengths.tolist() == lengths
+    assert scores.returns.tolist() == returns
+    assert len(maker.made) == 1
+    assert len(maker.made[0].history) == steps
+
+
+def test_max_episode_len(agent: A3CAgent) -> None:
+    """Cuts evaluation episodes, and each begins with a reset of its own."""
+    maker = _Maker(lambda index: KnownEnv(rewards=(1.0, 2.0, 4.0, 8.0, 16.0)))
+    scores = run(Evaluator(agent, maker, 4, max_episode_len=3))
+    assert scores.returns.tolist() == [7.0] * 4
+    assert scores.lengths.tolist() == [3] * 4
+
+
+def test_environment_that_was_made_already(agent: A3CAgent) -> None:
+    """It is one of those that are stepped; without an evaluation it is closed all the same."""
+    for evaluate in (True, False):
+        maker, first = _Maker(), KnownEnv()
+        evaluator = Evaluator(agent, maker, 2, envs=2, first=first)
+        if evaluate:
+            run(evaluator)
+            assert len(maker.made) == 1
+            assert len(first.history) == 5
+        evaluator.close()
+        assert first.closed
+
+
 class _PayingReset(SyncVectorEnv):
     """Gives a reward of 100 for the reset step, as Gymnasium's functional environments may."""
 
@@ -118,13 +159,10 @@ class _PayingReset(SyncVectorEnv):
         return observation, np.where(resetting, 100.0, rewards), *rest
 
 
-def test_reward_of_a_reset_step_is_nobodys(
-    agent: A3CAgent, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reward_of_a_reset_step_is_nobodys(agent: A3CAgent) -> None:
     """Whatever the environments say about it, it belongs to no episode."""
-    monkeypatch.setattr(evaluation, "MAX_ENVS", 2)
     envs = _PayingReset([lambda: KnownEnv(rewards=(1.0, 2.0))] * 2)
-    scores = run(Evaluator(agent, lambda index, test: envs, 6))
+    scores = run(Evaluator(agent, lambda index, test: envs, 6, envs=2))
     assert scores.returns.tolist() == [3.0] * 6
     assert scores.lengths.tolist() == [2] * 6
 
@@ -139,8 +177,7 @@ class _Endless(KnownEnv):
 def test_episode_limit(agent: A3CAgent, monkeypatch: pytest.MonkeyPatch) -> None:
     """An episode that would never end is cut off, and counts as far as it went."""
     monkeypatch.setattr(evaluation, "MAX_EPISODE_STEPS", 7)
-    monkeypatch.setattr(evaluation, "MAX_ENVS", 2)
-    scores = run(Evaluator(agent, _Maker(_Endless), 5))
+    scores = run(Evaluator(agent, _Maker(_Endless), 5, envs=2))
     assert scores.returns.tolist() == [7.0] * 5
     assert scores.lengths.tolist() == [7] * 5
 
@@ -148,7 +185,7 @@ def test_episode_limit(agent: A3CAgent, monkeypatch: pytest.MonkeyPatch) -> None
 def test_second_evaluation(agent: A3CAgent) -> None:
     """The environments are used again, from a reset on: nothing is left of the first."""
     maker = _Maker(lambda index: KnownEnv(index, (1.0,) * (index + 1)))
-    evaluator = Evaluator(agent, maker, 3)
+    evaluator = Evaluator(agent, maker, 3, envs=3)
     for _ in range(2):
         assert sorted(run(evaluator).lengths) == [1, 2, 3]
     assert len(maker.made) == 3
@@ -160,7 +197,7 @@ def test_second_evaluation(agent: A3CAgent) -> None:
 def test_interrupted(agent: A3CAgent) -> None:
     """No scores from half an evaluation; the next one is whole again."""
     maker = _Maker(lambda index: KnownEnv(index, (1.0,) * 5))
-    evaluator = Evaluator(agent, maker, 2)
+    evaluator = Evaluator(agent, maker, 2, envs=2)
     assert evaluator.run(lambda: len(maker.made[0].history) == 3) is None
     assert len(maker.made[0].history) == 3
     assert run(evaluator).lengths.tolist() == [5, 5]
@@ -172,7 +209,7 @@ def test_interrupted(agent: A3CAgent) -> None:
 def test_environments_of_its_own(agent: A3CAgent) -> None:
     """Made with test=True when first needed, and closed at the end."""
     maker = _Maker()
-    evaluator = Evaluator(agent, maker, 3)
+    evaluator = Evaluator(agent, maker, 3, envs=3)
     assert maker.calls == []
     run(evaluator)
     assert maker.calls == [(0, True)] * 3
@@ -212,7 +249,7 @@ def test_changes_no_training_state(agent: A3CAgent) -> None:
 def actions_taken(agent: A3CAgent, greedy: bool) -> list[int]:
     """All actions of an evaluation of 20 episodes of 5 steps."""
     maker = _Maker()
-    run(Evaluator(agent, maker, 20, greedy=greedy))
+    run(Evaluator(agent, maker, 20, greedy=greedy, envs=20))
     return [step.action for env in maker.made for step in env.history]
 
 
@@ -247,7 +284,7 @@ def test_same_seed_same_scores(seed: int) -> None:
     agent = make_agent(make_env(0, True))
 
     def scores(seed: int, runs: int = 1) -> list[float]:
-        evaluator = Evaluator(agent, make_env, 10, seed)
+        evaluator = Evaluator(agent, make_env, 10, seed, envs=10)
         for _ in range(runs):
             last = run(evaluator)
         evaluator.close()

@@ -13,7 +13,8 @@ import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from a3c_tf.envs.factory import RegisteredEnv, check_env, make_vector_env
+from a3c_tf.envs.factory import RegisteredEnv, make_vector_env, spaces_of
+from a3c_tf.envs.runner import TERMINATED, TRUNCATED, EnvRunner
 from tests.envs import ABCEnv, FailingEnv, KnownEnv, OldStyleEnv
 
 
@@ -56,7 +57,7 @@ def test_id_of_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     )
     monkeypatch.syspath_prepend(tmp_path)
     make_env = RegisteredEnv("my_module:Letters-v0")
-    observation_space, action_space = check_env(make_env)
+    observation_space, action_space = spaces_of(make_env)
     assert (observation_space.shape, action_space.n) == ((3,), 3)
     assert isinstance(make_env(0, False).unwrapped, ABCEnv)
     assert make_vector_env(make_env, 0, 4, test=False).num_envs == 4
@@ -64,7 +65,8 @@ def test_id_of_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_own_vector_environment_of_an_id() -> None:
     """Taken where the id offers one in the right mode, else K single ones are stepped."""
-    assert isinstance(RegisteredEnv("CartPole-v1").vector(3).unwrapped, CartPoleVectorEnv)
+    native = make_vector_env(RegisteredEnv("CartPole-v1"), 0, 3, test=False)
+    assert isinstance(native.unwrapped, CartPoleVectorEnv)
 
     def same_step(num_envs: int, **settings: Any) -> VectorEnv:
         return SyncVectorEnv([KnownEnv] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
@@ -72,7 +74,7 @@ def test_own_vector_environment_of_an_id() -> None:
     gym.register("Same-v0", entry_point=KnownEnv, vector_entry_point=same_step)
     gym.register("Single-v0", entry_point=KnownEnv)
     for env_id in ("Same-v0", "Single-v0"):
-        envs = RegisteredEnv(env_id).vector(3)
+        envs = make_vector_env(RegisteredEnv(env_id), 0, 3, test=False)
         assert isinstance(envs, SyncVectorEnv)
         assert (envs.num_envs, envs.autoreset_mode) == (3, AutoresetMode.NEXT_STEP)
 
@@ -163,7 +165,7 @@ def test_vector_environment_of_make_env_is_used() -> None:
     """As it is, if it has K environments in the right mode."""
     given = SyncVectorEnv([KnownEnv] * 3)
     assert make_vector_env(lambda index, test: given, 0, 3, test=False) is given
-    assert check_env(lambda index, test: given) == (
+    assert spaces_of(lambda index, test: given) == (
         given.single_observation_space,
         given.single_action_space,
     )
@@ -194,6 +196,81 @@ def test_half_made_vector_environment_is_closed() -> None:
     with pytest.raises(Exception, match="broken in constructor"):
         make_vector_env(make_env, 0, 3, test=False)
     assert [env.closings for env in made] == [1, 1]
+
+
+def test_environment_that_was_made_already_is_one_of_them() -> None:
+    """And where it is of no use, it is closed."""
+    first = _Closable(7)
+    envs = make_vector_env(lambda index, test: _Closable(8), 0, 2, test=True, first=first)
+    observation, _ = envs.reset()
+    assert observation[:, 0].tolist() == [7, 8]
+    envs.close()
+    assert first.closings == 1
+
+    first = _Closable()
+    make_vector_env(RegisteredEnv("CartPole-v1"), 0, 2, test=True, first=first).close()
+    assert first.closings == 1
+
+
+# Ends that come from outside --------------------------------------------------------------------
+
+
+class _SaysReset(KnownEnv):
+    """Says after its second step that it needs a reset, in the manner of ChainerRL."""
+
+    def step(self, action: Any) -> Any:
+        *result, info = super().step(action)
+        return *result, info | {"needs_reset": len(self.history) % 2 == 0}
+
+
+@pytest.mark.parametrize(
+    ("kind", "limit", "lengths"),
+    [(KnownEnv, 3, [3, 3]), (KnownEnv, None, [5, 5]), (_SaysReset, None, [2, 2])],
+)
+def test_episode_is_truncated(kind: type[KnownEnv], limit: int | None, lengths: list[int]) -> None:
+    """After `max_episode_len` steps, or where info says so; the next one is as long again."""
+    env = kind()
+    envs = make_vector_env(lambda index, test: env, 0, 1, False, max_episode_len=limit)
+    envs.reset()
+    ends, steps = [], 0
+    while len(ends) < 2:
+        _, _, terminated, truncated, _ = envs.step(np.array([0]))
+        steps += 1
+        assert not terminated[0]
+        if truncated[0]:
+            ends.append(steps)
+            envs.step(np.array([0]))  # resets
+            steps = 0
+    assert ends == lengths
+
+
+def test_termination_goes_before_the_limit() -> None:
+    """An episode that ends by itself on its last allowed step has terminated."""
+    env = KnownEnv(rewards=(1.0,) * 3, ending="terminated")
+    envs = make_vector_env(lambda index, test: env, 0, 1, False, max_episode_len=3)
+    runner = EnvRunner(envs, 3)
+    runner.begin_rollout()
+    for _ in range(3):
+        runner.step(np.array([0]))
+    signals = runner.finish_rollout()
+    assert signals[TERMINATED, :, 0].tolist() == [0, 0, 1]
+    assert not signals[TRUNCATED].any()
+
+
+def test_limit_of_a_registered_environment() -> None:
+    """It is stepped one by one then, since its own vector form has no such limit."""
+    envs = make_vector_env(RegisteredEnv("CartPole-v1"), 0, 2, False, max_episode_len=2)
+    envs.reset(seed=0)
+    envs.step(np.array([0, 0]))
+    assert envs.step(np.array([0, 0]))[3].all()
+
+
+def test_limit_of_a_vector_environment_is_refused() -> None:
+    """Its episodes cannot be cut from outside: a message that says so, and it is closed."""
+    given = _ClosableVector([KnownEnv] * 3)
+    with pytest.raises(ValueError, match=r"max_episode_len is 9, .* return one environment"):
+        make_vector_env(lambda index, test: given, 0, 3, False, max_episode_len=9)
+    assert given.closings == 1
 
 
 # Checked in the main thread --------------------------------------------------------------------
@@ -231,7 +308,7 @@ def test_faulty_environment(kind: type[_Closable], message: str) -> None:
     """One line that names the class and what is wrong; the environment is closed."""
     env = kind()
     with pytest.raises(ValueError, match=message) as raised:
-        check_env(lambda index, test: env)
+        spaces_of(lambda index, test: env)
     assert str(raised.value).startswith(kind.__name__)
     assert "\n" not in str(raised.value)
     assert env.closings == 1
@@ -242,25 +319,25 @@ def test_faulty_environment_in_wrappers(limit: int | None) -> None:
     """A registered one gets the same line, though Gymnasium's wrappers unpack its step first."""
     gym.register("Old-v0", entry_point=OldStyleEnv, max_episode_steps=limit)
     with pytest.raises(ValueError, match=r"Old-v0.step returned 4 values, the old Gym interface"):
-        check_env(RegisteredEnv("Old-v0"))
+        spaces_of(RegisteredEnv("Old-v0"))
 
 
 @pytest.mark.parametrize("thing", [None, 3, "CartPole-v1"])
 def test_no_environment(thing: Any) -> None:
     """A `make_env` that returns something else is told so."""
     with pytest.raises(ValueError, match=r"not a gymnasium\.Env"):
-        check_env(lambda index, test: thing)
+        spaces_of(lambda index, test: thing)
 
 
 @pytest.mark.parametrize("where", ["constructor", "reset", 0])
 def test_error_of_the_environment_itself(where: Any) -> None:
     """It comes through as it is."""
     with pytest.raises(ValueError, match=f"^broken in {where}$"):
-        check_env(lambda index, test: FailingEnv(where, ValueError))
+        spaces_of(lambda index, test: FailingEnv(where, ValueError))
 
 
 def test_sound_environment() -> None:
     """Its spaces are returned, and it is closed."""
     env = _Closable()
-    assert check_env(lambda index, test: env) == (env.observation_space, env.action_space)
+    assert spaces_of(lambda index, test: env) == (env.observation_space, env.action_space)
     assert env.closings == 1

@@ -9,7 +9,7 @@ import pytest
 
 from a3c_tf.build import build_agent
 from a3c_tf.config import Backend, TrainConfig, load_preset
-from a3c_tf.envs.factory import RegisteredEnv, check_env
+from a3c_tf.envs.factory import RegisteredEnv, spaces_of
 from a3c_tf.graphs import CompiledFunction
 from a3c_tf.monitor import Progress
 from a3c_tf.training import train_agent_async
@@ -33,7 +33,7 @@ def test_memory_and_traces_stay(
     monkeypatch.setattr(CompiledFunction, "__init__", counted)
     config = TrainConfig().updated(load_preset("CartPole-v1"), "preset")
     make_env = RegisteredEnv(config.env)
-    agent = build_agent(config, *check_env(make_env))
+    agent = build_agent(config, *spaces_of(make_env))
     seen: list[tuple[int, int, int]] = []
 
     def on_tick(step: int, progress: Progress) -> None:

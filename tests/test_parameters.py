@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from a3c_tf.agents.a3c import A3CAgent
 from a3c_tf.parameters import ParameterServer
 from a3c_tf.quiet import keras, tf
 from a3c_tf.schedules import Schedule
@@ -195,7 +196,6 @@ def test_counters() -> None:
     client.push(steps=5, episodes=2)
     client.connection.count(3, 1)
     assert (server.global_step, server.episodes, server.version) == (108, 3, 1)
-    assert client.connection.global_step == 108
     assert client.connection.step == 105
 
 
@@ -258,6 +258,28 @@ def test_learning_rate_follows_the_global_step() -> None:
         client.push(steps=4)
         expected -= rate
         np.testing.assert_allclose(flat(server.agent.weights), expected, rtol=1e-6)
+
+
+class _ExploringAgent(A3CAgent):
+    def exploration(self, global_step: int, worker: int) -> float:
+        return 100.0 * worker + global_step
+
+
+def test_exploration_comes_with_the_weights() -> None:
+    """That of the global step at which they were read, and of the worker."""
+    linear = make_agent(ABCEnv())
+    spaces = linear.observation_space, linear.action_space
+    server = ParameterServer(_ExploringAgent(linear.model, *spaces, keras.optimizers.SGD()))
+    nets = server.agent.clone()
+    connection = server.connect(nets.weights, worker=3)
+    connection.pull()
+    assert connection.exploration == 300.0
+    connection.exchange(tf.zeros([flat(nets.weights).size]), 4, 0)
+    assert connection.exploration == 304.0
+    Client(server).push(steps=5)
+    assert connection.exploration == 304.0
+    connection.pull()
+    assert connection.exploration == 309.0
 
 
 def test_whole_number_as_learning_rate() -> None:

@@ -15,7 +15,8 @@ import numpy as np
 import psutil
 import pytest
 
-from a3c_tf.agent import A3CAgent, load_agent
+from a3c_tf.agents.a3c import A3CAgent
+from a3c_tf.agents.loading import load_agent
 from a3c_tf.monitor import Progress
 from a3c_tf.training import train_agent_async
 from tests.envs import BrokenEnvError, FailingEnv, KnownEnv
@@ -147,7 +148,7 @@ def test_interrupt_with_a_child_stuck(tmp_path: Path) -> None:
 
 def test_reports_arrive(tmp_path: Path) -> None:
     """Episodes and statistics of the children reach scores.txt's counts and the summary."""
-    train(tmp_path, lambda index, test: KnownEnv(), steps=2000)
+    train(tmp_path, lambda index, test: KnownEnv(), steps=2000, eval_interval=0)
     header, row = (line.split("\t") for line in (tmp_path / "scores.txt").read_text().splitlines())
     values = dict(zip(header, map(float, row), strict=True))
     assert values["episodes"] == pytest.approx(values["steps"] / 5, abs=4)

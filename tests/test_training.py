@@ -21,13 +21,15 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from a3c_tf import monitor
-from a3c_tf.agent import A3CAgent, load_agent
+from a3c_tf.agents.a3c import A3CAgent
+from a3c_tf.agents.loading import load_agent
 from a3c_tf.checkpoints import newest_checkpoint
 from a3c_tf.errors import CheckpointError
 from a3c_tf.monitor import Progress
 from a3c_tf.quiet import keras
 from a3c_tf.schedules import Schedule
 from a3c_tf.training import train_agent_async
+from a3c_tf.worker import TIMES
 from tests.envs import ABCEnv, BrokenEnvError, FailingEnv, KnownEnv, OldStyleEnv
 from tests.helpers import make_agent
 
@@ -56,8 +58,6 @@ Make = Callable[[int, bool, int], gym.Env]
 class Recorder:
     """`make_env` that keeps what it has made.
 
-    The very first environment is the one that is looked at before a run starts; it is not kept.
-
     Args:
         make: called with the worker, the purpose, and how many it has made for them before;
             by default, the environments have episodes of several lengths.
@@ -71,14 +71,10 @@ class Recorder:
         self._pause = pause
         self._lock = threading.Lock()
         self._calls: Counter[tuple[int, bool]] = Counter()
-        self._checked = False
 
     def __call__(self, index: int, test: bool) -> gym.Env:
         """What a worker, or the evaluation, asks for."""
         with self._lock:
-            if not self._checked:
-                self._checked = True
-                return KnownEnv()
             number = self._calls[index, test]
             self._calls[index, test] += 1
             env = self._make(index, test, number)
@@ -121,6 +117,7 @@ def train(
         "steps": 400,
         "eval_interval": 100,
         "eval_n_episodes": 3,
+        "eval_envs": 3,
         "envs_per_worker": K,
         "t_max": T,
     }
@@ -209,7 +206,7 @@ def test_make_agent(tmp_path: Path) -> None:
         made.append(make_agent(KnownEnv()))
         return made[-1]
 
-    assert train(tmp_path, Recorder(), make_agent=make, eval_interval=None) is made[0]
+    assert train(tmp_path, Recorder(), make_agent=make, eval_interval=0) is made[0]
     assert len(scores(tmp_path)) == 1  # no evaluation but the last
 
 
@@ -275,13 +272,17 @@ def test_evaluates_a_snapshot(tmp_path: Path) -> None:
     agent = make_agent(KnownEnv())
     mark = 123.0
 
+    checks = iter([True])  # the first step of all is the check's, before the run
+
     def learn() -> None:
+        if next(checks, False):
+            return
         agent.model.set_weights([np.full_like(w, mark) for w in agent.model.get_weights()])
 
     def make(index: int, test: bool, number: int) -> gym.Env:
         return _Env(on_step=learn if test else lambda: None)
 
-    settings = {"successful_score": 5.0, "save_best_so_far_agent": False}
+    settings = {"successful_score": 5.0, "save_best_so_far_agent": False, "eval_envs": 1}
     train(tmp_path, Recorder(make), agent=agent, steps=10**9, **settings)
     assert not (tmp_path / "best").exists()  # it is not wanted
     for weights in assert_acts(tmp_path / "successful").model.get_weights():
@@ -337,13 +338,14 @@ def failing(
 ) -> Recorder:
     """Fails in worker 1, or in the evaluation.
 
-    In the first environment there, so that none is stepped or reset before it in vain; but in
-    the second, if it is the constructor, so that there is one to be closed.
+    In the first environment of the worker, so that none is stepped or reset before it in vain;
+    in the second of the evaluation, whose first is looked at before the run; and in the second if
+    it is the constructor, so that there is one to be closed.
     """
 
     def make(index: int, for_test: bool, number: int) -> gym.Env:
         there = for_test == test and (test or index == 1)
-        fails = there and number == (1 if where == "constructor" else 0)
+        fails = there and number == (1 if where == "constructor" or test else 0)
         return _Env(where if fails else None, error=error, worker=index)
 
     return Recorder(make)
@@ -542,11 +544,16 @@ def test_used_directory(tmp_path: Path) -> None:
 # Seeds ------------------------------------------------------------------------------------------
 
 
+def seed_of(env: KnownEnv) -> int:
+    """The last that it was given: one of the evaluation's got another one for the check."""
+    return [seed for seed in env.seeds if seed is not None][-1]
+
+
 def test_all_seeds_differ(tmp_path: Path) -> None:
     """No two environments start alike, those of the evaluation included; each is seeded once."""
     recorder = Recorder()
     train(tmp_path, recorder, workers=4)
-    seeds = [env.seeds[0] for env in recorder.all]
+    seeds = [seed_of(env) for env in recorder.all]
     assert len(set(seeds)) == len(seeds) == 4 * K + 3
     assert all(isinstance(seed, int) for seed in seeds)
     for env in recorder.training:
@@ -574,7 +581,7 @@ def test_seed_zero_is_a_seed(tmp_path: Path) -> None:
         recorder = Recorder()
         train(tmp_path / name, recorder, workers=1, steps=100, seed=seed, eval_interval=0)
         actions = [step.action for env in recorder.training for step in env.history]
-        return [env.seeds[0] for env in recorder.all], actions
+        return [seed_of(env) for env in recorder.all], actions
 
     first, again, other = run("first", 0), run("again", 0), run("other", 1)
     assert first == again
@@ -631,7 +638,7 @@ def test_resume(tmp_path: Path) -> None:
     assert steps == sorted(set(steps))
 
     # It does not repeat what the run before it has seen.
-    seeds = [{env.seeds[0] for env in recorder.all} for recorder in (first, second)]
+    seeds = [{seed_of(env) for env in recorder.all} for recorder in (first, second)]
     assert not seeds[0] & seeds[1]
 
 
@@ -692,7 +699,7 @@ TAGS = {
     *(f"loss/{name}" for name in ("policy", "value", "entropy", "total")),
     *(f"train/{name}" for name in ("learning_rate", "entropy_coefficient", "gradient_norm")),
     *(f"train/{name}" for name in ("explained_variance", "policy_lag")),
-    *(f"time/{name}" for name in ("steps_per_second", "act", "env", "learn", "push")),
+    *(f"time/{name}" for name in ("steps_per_second", *TIMES)),
     *(f"workers/{i}/steps_per_second" for i in range(WORKERS)),
 }
 
@@ -727,7 +734,7 @@ def test_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(values("eval/max").values()) == {max(LENGTHS)}
     for value in values("rollout/episode_return").values():
         assert min(LENGTHS) <= value <= max(LENGTHS)
-    shares = [values(f"time/{part}") for part in ("act", "env", "learn", "push")]
+    shares = [values(f"time/{part}") for part in TIMES]
     for step in shares[0]:
         assert sum(share[step] for share in shares) == pytest.approx(1.0, abs=1e-3)
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from a3c_tf.agent import A3CAgent
+from a3c_tf.agents.a3c import A3CAgent
 from a3c_tf.distributions import Categorical, DiscreteActions
 from a3c_tf.envs.runner import EnvRunner
 from a3c_tf.parameters import ParameterServer
@@ -52,7 +52,9 @@ def make_worker() -> Callable[..., Worker]:
         **hyperparameters: Any,
     ) -> Worker:
         agent = make_agent(KnownEnv(start=start), hidden_sizes, **hyperparameters)
-        connection: Any = server.connect(agent.weights) if server else RecordingConnection()
+        connection: Any = RecordingConnection(agent.exploration(0, index))
+        if server:
+            connection = server.connect(agent.weights, index)
         kind = (t_max, envs, hidden_sizes, start, agent.hyperparameters)
         worker = Worker(index, agent, connection, t_max, envs, seed, traced.get(kind))
         traced.setdefault(kind, worker)
@@ -299,10 +301,10 @@ def test_loss_sees_the_log_probabilities_that_acted() -> None:
 
 
 def test_entropy_weight_follows_the_global_step(make_worker: Callable[..., Worker]) -> None:
-    """It is that of the step before the rollout; whole numbers will do."""
+    """It is what comes with the weights; whole numbers will do."""
     worker = make_worker(entropy_coefficient=Schedule(1, 0, 100), value_coefficient=0.25)
     for global_step, beta in [(0, 1.0), (40, 0.6), (200, 0.0)]:
-        worker.connection = RecordingConnection(global_step)
+        worker.connection = RecordingConnection(worker.agent.exploration(global_step, 0))
         run(worker, KnownEnv(0), KnownEnv(1))
         terms = logged(worker)
         assert terms["loss/total"] == pytest.approx(
@@ -427,7 +429,8 @@ def test_shared_trace_is_as_good_as_an_own_one(make_worker: Callable[..., Worker
 
 def test_line_by_line(make_worker: Callable[..., Worker], eagerly: None) -> None:
     """Without graphs: the same steps and gradients."""
-    eager = Worker(0, make_agent(KnownEnv(), HIDDEN), RecordingConnection(), T_MAX, ENVS)
+    agent = make_agent(KnownEnv(), HIDDEN)
+    eager = Worker(0, agent, RecordingConnection(agent.exploration(0, 0)), T_MAX, ENVS)
     line_by_line = pushes_of(eager)
     tf.config.run_functions_eagerly(False)
     for ours, theirs in zip(line_by_line, pushes_of(make_worker()), strict=True):

@@ -12,14 +12,14 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection as Pipe
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
-from time import monotonic
-from typing import Any
+from time import monotonic, perf_counter
+from typing import Any, NamedTuple
 
 import cloudpickle
 import numpy as np
 import psutil
 
-from a3c_tf.agent import load_agent
+from a3c_tf.agents.loading import load_agent
 from a3c_tf.backends.plan import WorkerPlan
 from a3c_tf.cores import usable_cores
 from a3c_tf.envs.runner import Episode
@@ -65,9 +65,25 @@ class ParentGoneError(Exception):
     """The program that started this process has ended."""
 
 
+class Answer(NamedTuple):
+    """From the parent to a child, beside the weights in its mailbox.
+
+    Attributes:
+        version: of these weights.
+        step: the global step.
+        exploration: the worker's at this step; see `Agent.exploration`.
+        busy: seconds that applying and reading took; the rest was waiting.
+    """
+
+    version: int
+    step: int
+    exploration: float
+    busy: float
+
+
 @dataclass
 class Message:
-    """From a child to its parent, which answers with (version, global step) unless `done`.
+    """From a child to its parent, which gives an `Answer` unless it is `done`.
 
     Attributes:
         has_gradient: whether a gradient waits in the mailbox.
@@ -94,13 +110,16 @@ class RemoteConnection:
     Args:
         pipe: to the parent.
         mailbox: shared with the parent.
-        weights: the worker's own, in the order of `A3CAgent.weights`.
+        weights: the worker's own, in the order of `Agent.weights`.
     """
 
     def __init__(self, pipe: Pipe, mailbox: Mailbox, weights: list[tf.Variable]) -> None:
         self.version = 0
         self.step = 0
         self.lag = 0
+        self.exploration = 0.0
+        self.waited = 0.0
+        self.env: Any = None  # global step hooks run in the parent
         self.worker: Worker | None = None
         self._pipe = pipe
         self._mailbox = mailbox
@@ -112,11 +131,6 @@ class RemoteConnection:
             return []
 
         self._assign = CompiledFunction(assign, [tf.TensorSpec([None], tf.float32)])
-
-    @property
-    def global_step(self) -> int:
-        """The global step of the last exchange."""
-        return self.step
 
     def pull(self) -> None:
         """Copies one version of the global weights into the local variables."""
@@ -143,11 +157,14 @@ class RemoteConnection:
         self._pipe.send(message)
 
     def _ask(self, message: Message) -> None:
+        asked = perf_counter()
         try:
             self.say(message)
-            self.version, self.step = self._pipe.recv()
+            answer: Answer = self._pipe.recv()
         except (EOFError, OSError) as error:
             raise ParentGoneError from error
+        self.waited = perf_counter() - asked - answer.busy
+        self.version, self.step, self.exploration, _ = answer
         self._assign(tf.constant(self._mailbox.weights))
 
 
@@ -167,7 +184,8 @@ def child_main(
     connection: Any = None
     try:
         configure_tensorflow()
-        plan: WorkerPlan = cloudpickle.loads(plan_bytes)
+        plan: WorkerPlan
+        _, plan = cloudpickle.loads(plan_bytes)  # and, by importing it, the agent's class
         _take_a_core(plan.index, plan.workers)
         with tempfile.TemporaryDirectory() as directory:
             for name, content in saved.items():

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+import cProfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from a3c_tf.agent import A3CAgent
+from a3c_tf.agents.base import Agent
 from a3c_tf.envs.factory import MakeEnv, make_vector_env
 from a3c_tf.envs.runner import EnvRunner
 from a3c_tf.errors import at_the_end
@@ -28,6 +30,8 @@ class WorkerPlan:
         steps: the global step at which the run ends.
         action_seed: of the actions drawn.
         env_seed: of the first reset.
+        max_episode_len: steps after which an episode is truncated, or None.
+        profile: file for a profile of it, or None.
     """
 
     index: int
@@ -38,8 +42,10 @@ class WorkerPlan:
     steps: int
     action_seed: int
     env_seed: int
+    max_episode_len: int | None = None
+    profile: Path | None = None
 
-    def build(self, agent: A3CAgent, connection: Connection, like: Worker | None = None) -> Worker:
+    def build(self, agent: Agent, connection: Connection, like: Worker | None = None) -> Worker:
         """The worker, traced. In the main thread of its process."""
         return Worker(self.index, agent, connection, self.t_max, self.envs, self.action_seed, like)
 
@@ -58,7 +64,22 @@ class WorkerPlan:
             interrupted: asked between the steps of a rollout.
             turn: held during an iteration.
         """
-        envs = make_vector_env(self.make_env, self.index, self.envs, test=False)
+        envs = make_vector_env(self.make_env, self.index, self.envs, False, self.max_episode_len)
         runner = EnvRunner(envs, self.t_max, self.env_seed, interrupted)
-        with at_the_end(runner.close):
+        with at_the_end(runner.close), _profiled(self.profile):
             worker.run(runner, should_stop, turn)
+
+
+@contextmanager
+def _profiled(path: Path | None) -> Iterator[None]:
+    """Writes a cProfile of what the calling thread does in the block, however that ends."""
+    if path is None:
+        yield
+        return
+    profile = cProfile.Profile()
+    profile.enable()
+    try:
+        yield
+    finally:
+        profile.disable()
+        profile.dump_stats(path)

@@ -18,14 +18,14 @@ from contextlib import suppress
 from multiprocessing.connection import Connection as Pipe
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
-from time import monotonic
+from time import monotonic, perf_counter
 from typing import Any
 
 import cloudpickle
 import numpy as np
 
-from a3c_tf.agent import A3CAgent
-from a3c_tf.backends.child import ChildTraceback, Mailbox, Message, child_main
+from a3c_tf.agents.base import Agent
+from a3c_tf.backends.child import Answer, ChildTraceback, Mailbox, Message, child_main
 from a3c_tf.backends.plan import WorkerPlan
 from a3c_tf.envs.runner import Episode
 from a3c_tf.graphs import CompiledFunction, Tensor, flatten
@@ -35,6 +35,8 @@ from a3c_tf.worker import GRADIENT_NORM, Report
 
 POLL_SECONDS = 0.1
 STOP_SECONDS = 5.0  # for a child to end after the stop; then it is killed
+CHILD_NAME = "a3c_tf worker"
+MISSING_GUARD = 79  # exit code of a child that would have trained by itself
 
 
 class FlatServer:
@@ -56,14 +58,11 @@ class FlatServer:
             [tf.TensorSpec([None], tf.float32), tf.TensorSpec([], tf.float32)],
         )
 
-    def answer(self, mailbox: Mailbox, message: Message) -> tuple[int, int]:
-        """Does what a child asks for, puts the weights into its mailbox.
-
-        Returns:
-            The version and the global step of these weights.
-        """
+    def answer(self, mailbox: Mailbox, message: Message, worker: int) -> Answer:
+        """Does what a child asks for, and puts the weights into its mailbox."""
         server = self.server
         with server.lock:
+            start = perf_counter()
             if message.has_gradient:
                 gradient = tf.constant(mailbox.gradient)
                 weights = self._exchange(gradient, server.learning_rate())[0]
@@ -71,8 +70,9 @@ class FlatServer:
                 weights = self._read()[0]
             server.count(message.steps, message.episodes, int(message.has_gradient))
             version, step = server.version, server.global_step
+            exploration = server.agent.exploration(step, worker)
         mailbox.weights[:] = weights.numpy()
-        return version, step
+        return Answer(version, step, exploration, perf_counter() - start)
 
 
 class ProcessWorker:
@@ -89,7 +89,7 @@ class ProcessWorker:
         self.index = plan.index
         self.statistics: tuple[str, ...] = (*agent.statistics, GRADIENT_NORM)
         self._plan = plan
-        self._plan_bytes = cloudpickle.dumps(plan)
+        self._plan_bytes = cloudpickle.dumps((type(agent), plan))
         self._flat = flat
         self._saved = saved
         self._sizes = (
@@ -134,11 +134,14 @@ class ProcessWorker:
                 self._sizes,
                 theirs,
             ),
-            name=f"a3c_tf worker {self.index}",
+            name=f"{CHILD_NAME} {self.index}",
             daemon=True,
         )
         try:
-            self._process.start()
+            try:
+                self._process.start()
+            except (OSError, EOFError) as error:
+                raise RuntimeError(f"worker {self.index} could not be started: {error}") from error
             theirs.close()  # so that the child's end is the only one, and its death is seen
             self._serve(ours, mailbox, should_stop)
         finally:
@@ -173,11 +176,11 @@ class ProcessWorker:
                 raise error from ChildTraceback(text)
             if message.done:
                 return
-            version, step = self._flat.answer(mailbox, message)
-            if step >= self._plan.steps and stopped_at is None:
+            answer = self._flat.answer(mailbox, message, self.index)
+            if answer.step >= self._plan.steps and stopped_at is None:
                 mailbox.stop[0] = 2  # between rollouts, not within one
             with suppress(OSError):  # a child that has died meanwhile is found by the next poll
-                pipe.send((version, step))
+                pipe.send(answer)
 
     def _end(self) -> None:
         if self._process.pid is None:
@@ -189,6 +192,11 @@ class ProcessWorker:
 
     def _how_it_ended(self) -> str:
         code = self._process.exitcode
+        if code == MISSING_GUARD:
+            return (
+                "worker processes import the script that starts them: put its call of "
+                "train_agent_async under `if __name__ == '__main__':`, or take backend='threads'"
+            )
         how = f"with exit code {code}"
         if code is not None and code < 0:
             how = f"by {signal.Signals(-code).name}"
@@ -196,7 +204,7 @@ class ProcessWorker:
 
 
 def process_workers(
-    plans: list[WorkerPlan], agent: A3CAgent, server: ParameterServer
+    plans: list[WorkerPlan], agent: Agent, server: ParameterServer
 ) -> list[ProcessWorker]:
     """Prepares the workers; each child is started by its `run`."""
     flat = FlatServer(server)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from a3c_tf.agent import A3CAgent
+from a3c_tf.agents.base import Agent
 from a3c_tf.backends.plan import WorkerPlan
 from a3c_tf.backends.turns import Turns
 from a3c_tf.cores import core_count
@@ -27,7 +27,7 @@ class ThreadWorker:
     def __init__(
         self,
         plan: WorkerPlan,
-        agent: A3CAgent,
+        agent: Agent,
         server: ParameterServer,
         turn: AbstractContextManager[object],
         like: ThreadWorker | None = None,
@@ -37,7 +37,7 @@ class ThreadWorker:
         self._server = server
         self._turn = turn
         self._worker: Worker = plan.build(
-            local, server.connect(local.weights), like._worker if like else None
+            local, server.connect(local.weights, plan.index), like._worker if like else None
         )
         self.index = plan.index
         self.statistics = self._worker.statistics
@@ -55,7 +55,7 @@ class ThreadWorker:
 
 
 def thread_workers(
-    plans: list[WorkerPlan], agent: A3CAgent, server: ParameterServer
+    plans: list[WorkerPlan], agent: Agent, server: ParameterServer
 ) -> list[ThreadWorker]:
     """Builds the workers, in the main thread; one trace serves them all."""
     # More workers than cores at a time would only take the interpreter lock from each other.

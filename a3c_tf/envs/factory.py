@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -44,17 +45,25 @@ class RegisteredEnv:
                 f"environment {self.env_id!r}: {' '.join(str(error).split())}"
             ) from error
 
-    def vector(self, count: int) -> VectorEnv:
-        """`count` environments stepped by one call, natively where the id offers that."""
-        if self._spec.vector_entry_point is not None:
-            envs = gym.make_vec(self._spec, count, vectorization_mode="vector_entry_point")
-            if envs.metadata.get("autoreset_mode") == AutoresetMode.NEXT_STEP:
-                return envs
-            envs.close()
-        return _one_by_one([self(0, False)], lambda: self(0, False), count)
+    def vector(self, count: int) -> VectorEnv | None:
+        """`count` environments stepped by one call, natively; None if the id has no such."""
+        if self._spec.vector_entry_point is None:
+            return None
+        envs = gym.make_vec(self._spec, count, vectorization_mode="vector_entry_point")
+        if envs.metadata.get("autoreset_mode") == AutoresetMode.NEXT_STEP:
+            return envs
+        envs.close()
+        return None
 
 
-def make_vector_env(make_env: MakeEnv, worker_index: int, count: int, test: bool) -> VectorEnv:
+def make_vector_env(
+    make_env: MakeEnv,
+    worker_index: int,
+    count: int,
+    test: bool,
+    max_episode_len: int | None = None,
+    first: gym.Env | VectorEnv | None = None,
+) -> VectorEnv:
     """`count` environments as one vector environment that resets on the step after an end.
 
     Args:
@@ -63,16 +72,23 @@ def make_vector_env(make_env: MakeEnv, worker_index: int, count: int, test: bool
         worker_index: passed on to `make_env`.
         count: K.
         test: passed on to `make_env`: whether the environments are for evaluation.
+        max_episode_len: steps after which an episode is truncated; None for no such limit.
+        first: what `make_env` has returned already; it is used, or closed.
 
     Raises:
         ValueError: a vector environment with another number of environments, or one that
-            resets in another way.
+            resets in another way, or one whose episodes were to be truncated.
     """
-    if isinstance(make_env, RegisteredEnv):
-        return make_env.vector(count)
-    first = make_env(worker_index, test)
+    if isinstance(make_env, RegisteredEnv) and max_episode_len is None:
+        native = make_env.vector(count)
+        if native is not None:
+            if first is not None:
+                first.close()
+            return native
+    if first is None:
+        first = make_env(worker_index, test)
     if not isinstance(first, VectorEnv):
-        return _one_by_one([first], lambda: make_env(worker_index, test), count)
+        return _one_by_one([first], lambda: make_env(worker_index, test), count, max_episode_len)
     mode = first.metadata.get("autoreset_mode")
     if first.num_envs != count or mode != AutoresetMode.NEXT_STEP:
         first.close()
@@ -80,23 +96,46 @@ def make_vector_env(make_env: MakeEnv, worker_index: int, count: int, test: bool
             f"make_env returned a vector environment of {first.num_envs} in mode {mode}; "
             f"needed are {count} in mode {AutoresetMode.NEXT_STEP}"
         )
+    if max_episode_len is not None:
+        first.close()
+        raise ValueError(
+            f"max_episode_len is {max_episode_len}, but make_env returned a vector environment, "
+            "whose episodes cannot be cut from outside; let it return one environment"
+        )
     return first
 
 
-class _ScalarReward(gym.Wrapper):
-    """Rewards as floats: `SyncVectorEnv` refuses an array of one element with NumPy 2."""
+class _Episodes(gym.Wrapper):
+    """Ends episodes that the environment itself does not; rewards as floats.
+
+    An episode is truncated after `max_episode_len` steps, and where `info["needs_reset"]` is
+    true, as in ChainerRL. (`SyncVectorEnv` refuses a reward that is an array of one element.)
+    """
+
+    def __init__(self, env: gym.Env, max_episode_len: int | None) -> None:
+        super().__init__(env)
+        self._limit = math.inf if max_episode_len is None else max_episode_len
+        self._steps = 0
+
+    def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
+        self._steps = 0
+        return self.env.reset(**arguments)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.env.step(action)
-        return observation, np.asarray(reward).item(), terminated, truncated, info
+        self._steps += 1
+        cut = truncated or self._steps >= self._limit or bool(info.get("needs_reset"))
+        return observation, np.asarray(reward).item(), terminated, cut, info
 
 
-def _one_by_one(made: list[gym.Env], make: Callable[[], gym.Env], count: int) -> VectorEnv:
+def _one_by_one(
+    made: list[gym.Env], make: Callable[[], gym.Env], count: int, max_episode_len: int | None
+) -> VectorEnv:
     """`count` environments, those already made among them, stepped one after the other."""
     try:
         while len(made) < count:
             made.append(make())
-        wrapped = (_ScalarReward(env) for env in made)
+        wrapped = (_Episodes(env, max_episode_len) for env in made)
         # copy=False: the runner copies what it keeps
         return SyncVectorEnv([lambda: next(wrapped)] * count, copy=False)
     except BaseException:  # those that were made are still ours to close
@@ -106,10 +145,11 @@ def _one_by_one(made: list[gym.Env], make: Callable[[], gym.Env], count: int) ->
         raise
 
 
-def check_env(make_env: MakeEnv) -> tuple[gym.Space, gym.Space]:
-    """Makes one environment, resets and steps it, and says plainly what is wrong with it.
+def check_env(env: gym.Env | VectorEnv) -> tuple[gym.Space, gym.Space]:
+    """Resets and steps an environment once, and says plainly what is wrong with it.
 
-    Called in the main thread before any worker exists, so that a mistake ends in one line.
+    Called in the main thread before any worker exists, so that a mistake ends in one line. The
+    environment is as good as new after its next reset; it is closed if it is faulty.
 
     Returns:
         The observation space and the action space of one environment.
@@ -117,7 +157,6 @@ def check_env(make_env: MakeEnv) -> tuple[gym.Space, gym.Space]:
     Raises:
         ValueError: it is no Gymnasium environment, or does not keep to its own spaces.
     """
-    env = make_env(0, True)
     name = getattr(getattr(env, "spec", None), "id", None) or type(env).__name__
     try:
         if isinstance(env, VectorEnv):
@@ -136,9 +175,22 @@ def check_env(make_env: MakeEnv) -> tuple[gym.Space, gym.Space]:
         if np.size(step[1]) != 1 or not np.isreal(step[1]):
             raise ValueError(f"{name}.step returned the reward {step[1]!r}, not a number")
         return env.observation_space, env.action_space
-    finally:
-        if hasattr(env, "close"):
+    except BaseException:
+        with suppress(Exception):
             env.close()
+        raise
+
+
+def spaces_of(make_env: MakeEnv) -> tuple[gym.Space, gym.Space]:
+    """The observation space and the action space, from an environment made for that alone.
+
+    Raises:
+        ValueError: see `check_env`.
+    """
+    env = make_env(0, True)
+    spaces = check_env(env)
+    env.close()
+    return spaces
 
 
 def _step(name: str, env: gym.Env) -> tuple[Any, ...]:

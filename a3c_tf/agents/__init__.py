@@ -1,0 +1,1 @@
+"""The algorithms: what a worker learns, and how it acts."""

@@ -1,0 +1,277 @@
+"""What the driver needs of an agent, and what all agents have in common."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+
+from a3c_tf.distributions import Categorical, actions_for
+from a3c_tf.envs.runner import observation_dtype
+from a3c_tf.envs.spaces import space_to_json
+from a3c_tf.graphs import CompiledFunction, Tensor, tf_variables
+from a3c_tf.quiet import keras, tf
+from a3c_tf.schedules import Schedule
+
+FORMAT = 2  # of a saved agent
+DESCRIPTION = "agent.json"
+
+AnyAgent = TypeVar("AnyAgent", bound="Agent")
+
+
+@dataclass(frozen=True)
+class Hyperparameters:
+    """What every learner needs beside the nets and the optimizer.
+
+    Attributes:
+        gamma: discount factor.
+        learning_rate: of the optimizer, by the global step.
+        max_gradient_norm: gradients are scaled down to this global norm; 0 leaves them alone.
+    """
+
+    gamma: float = 0.99
+    learning_rate: Schedule = field(default_factory=lambda: Schedule.constant(7e-4))
+    max_gradient_norm: float = 0.5
+
+    def schedules(self) -> dict[str, Schedule]:
+        """Those that change with the global step, by name."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, Schedule)}
+
+
+class Rollout(NamedTuple):
+    """T steps of K environments as tensors; all but the observations and actions are float32.
+
+    Attributes:
+        observations: s_0 .. s_T, [T + 1, K, ...].
+        actions: as the policy drew them, [T, K].
+        rewards: [T, K].
+        terminated: 1 where the episode ended by itself, [T, K].
+        truncated: 1 where it was cut off, [T, K].
+        valid: 1 where an action was taken, 0 on a reset step, [T, K].
+    """
+
+    observations: Tensor
+    actions: Tensor
+    rewards: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    valid: Tensor
+
+
+class Agent(ABC):
+    """An asynchronous agent: nets, and the algorithm that trains them.
+
+    An algorithm is a subclass that names its `statistics` and says how it acts (`distribution`),
+    what it minimises (`loss`) and how much a worker explores (`exploration`). It may also do
+    something as the global step rises (`after_steps`), such as to copy a target net. Its
+    constructor takes its nets by name and passes them on.
+
+    The rest is the same for all of them, and all that workers, server and monitor use:
+
+    - a worker's local part is a `clone`, in whose graph `distribution` and `loss` are called;
+    - `weights` are copied from the globals (pull), gradients of `trainable_variables` are
+      applied to the globals (push) by the `optimizer`;
+    - the server asks for `exploration` and the hyper-parameters' schedules at a global step,
+      and calls `after_steps`, all under its lock;
+    - evaluation uses `compile_act`; `save` and `load_agent` keep agents, and take them to
+      worker processes.
+
+    Args:
+        nets: by the names of the constructor's arguments; each from [B, ...] observations.
+        observation_space: of one environment.
+        action_space: of one environment.
+        optimizer: any Keras optimizer; by default RMSprop with the decay and epsilon of the
+            paper's Shared RMSProp. Its learning rate is set from the hyper-parameters.
+        hyperparameters: of the algorithm's own kind.
+        seed: of the actions that `act` draws.
+
+    Attributes:
+        statistics: names of the scalars that `loss` returns, in order: TensorBoard's tags.
+    """
+
+    statistics: ClassVar[tuple[str, ...]]
+    hyperparameters_type: ClassVar[type[Hyperparameters]]
+    kinds: ClassVar[dict[str, type[Agent]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        Agent.kinds[cls.__name__] = cls  # `load_agent` finds it by its name
+
+    def __init__(
+        self,
+        nets: Mapping[str, keras.Model],
+        observation_space: gym.Space,
+        action_space: gym.Space,
+        optimizer: keras.optimizers.Optimizer | None = None,
+        hyperparameters: Any = None,
+        seed: int = 0,
+    ) -> None:
+        self.nets = dict(nets)
+        self.observation_space = observation_space
+        self.action_space = action_space
+        self.optimizer = optimizer or keras.optimizers.RMSprop(rho=0.99, epsilon=0.1)
+        self.hyperparameters: Any = hyperparameters or self.hyperparameters_type()
+        self.actions = actions_for(action_space)
+        self._seed = seed
+        self._calls = 0
+        self._act: dict[tuple[int, bool], CompiledFunction] = {}
+
+    # The algorithm --------------------------------------------------------------------------
+
+    @abstractmethod
+    def distribution(self, observations: Tensor, exploration: Tensor | float) -> Categorical:
+        """What actions are drawn from. Part of a graph.
+
+        Args:
+            observations: [B, ...].
+            exploration: a scalar from `exploration`; 0 in evaluation.
+        """
+
+    @abstractmethod
+    def loss(
+        self, rollout: Rollout, exploration: Tensor | float
+    ) -> tuple[Tensor, Sequence[Tensor]]:
+        """What is minimised, and the scalars named by `statistics`. Part of a graph."""
+
+    @abstractmethod
+    def exploration(self, global_step: int, worker: int) -> float:
+        """How much a worker explores at a global step, in the algorithm's own terms."""
+
+    def after_steps(self, before: int, after: int) -> None:  # noqa: B027  (optional)
+        """Called on the globals, under the lock, when the global step has risen."""
+
+    # Hyper-parameters -----------------------------------------------------------------------
+
+    def scheduled(self, global_step: int) -> dict[str, float]:
+        """The scheduled hyper-parameters at a global step, by name."""
+        schedules = self.hyperparameters.schedules()
+        return {name: schedule(global_step) for name, schedule in schedules.items()}
+
+    def change(self, **values: float) -> None:
+        """Sets scheduled hyper-parameters to a value each, from now on.
+
+        In a global step hook this reaches all workers: `agent.change(learning_rate=1e-4)`.
+
+        Raises:
+            ValueError: it is none that can change, since the graphs have been built with it.
+        """
+        possible = self.hyperparameters.schedules()
+        for name in values.keys() - possible:
+            raise ValueError(f"{name} cannot be changed in a run; can: {', '.join(possible)}")
+        constants = {name: Schedule.constant(float(value)) for name, value in values.items()}
+        self.hyperparameters = replace(self.hyperparameters, **constants)
+
+    # Nets ---------------------------------------------------------------------------------
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        """All variables of the nets, in an order that is the same for every clone."""
+        return tf_variables([v for net in self.nets.values() for v in net.variables])
+
+    @property
+    def weights(self) -> list[tf.Variable]:
+        """The variables that workers share: all but the state of random layers."""
+        return tf_variables([v for net in self.nets.values() for v in net.weights])
+
+    @property
+    def trainable_variables(self) -> list[keras.Variable]:
+        """The variables that gradients are computed for."""
+        return [v for net in self.nets.values() for v in net.trainable_variables]
+
+    def clone(self: AnyAgent) -> AnyAgent:
+        """An agent with nets of its own and the same weights.
+
+        The optimizer is the same object: it belongs to the global variables, and a clone only
+        computes gradients.
+        """
+        nets = {name: keras.models.clone_model(net) for name, net in self.nets.items()}
+        for name, net in self.nets.items():
+            nets[name].set_weights(net.get_weights())
+        return type(self)(
+            **nets,
+            observation_space=self.observation_space,
+            action_space=self.action_space,
+            optimizer=self.optimizer,
+            hyperparameters=self.hyperparameters,
+            seed=self._seed,
+        )
+
+    # Acting ---------------------------------------------------------------------------------
+
+    def act(self, observation: Any, greedy: bool = False) -> Any:
+        """The action for one observation, as the environment takes it.
+
+        Args:
+            observation: one element of the observation space.
+            greedy: the most likely action instead of a drawn one.
+        """
+        return self.act_batch(np.asarray(observation)[None], greedy)[0]
+
+    def act_batch(self, observations: Any, greedy: bool = False) -> npt.NDArray[Any]:
+        """The actions for [B, ...] observations; each new B compiles a graph of its own."""
+        batch = np.asarray(observations, observation_dtype(self.observation_space))
+        if batch.shape[1:] != self._event_shape:
+            raise ValueError(
+                f"observations have shape {batch.shape[1:]}, the agent was trained on "
+                f"{self._event_shape}"
+            )
+        function = self.compile_act(len(batch), greedy)
+        self._calls += 1
+        seed = tf.constant([self._seed, self._calls], tf.int64)
+        actions: npt.NDArray[Any] = function(tf.constant(batch), seed)[0].numpy()
+        return actions
+
+    def compile_act(self, batch_size: int, greedy: bool = False) -> CompiledFunction:
+        """The graph from ([B, ...] observations, [2] int64 seed) to [B] environment actions.
+
+        Call it in the main thread before others use the agent: tracing is not for threads.
+        """
+        key = (batch_size, greedy)
+        if key not in self._act:
+
+            def act(observations: Tensor, seed: Tensor) -> Sequence[Tensor]:
+                distribution = self.distribution(observations, 0.0)
+                noise = self.actions.noise([batch_size], seed)
+                actions = distribution.mode() if greedy else distribution.sample(noise)
+                return [self.actions.to_environment(actions)]
+
+            dtype = observation_dtype(self.observation_space)
+            self._act[key] = CompiledFunction(
+                act,
+                [
+                    tf.TensorSpec([batch_size, *self._event_shape], dtype),
+                    tf.TensorSpec([2], tf.int64),
+                ],
+            )
+        return self._act[key]
+
+    # Saving ---------------------------------------------------------------------------------
+
+    def save(self, directory: str | Path) -> None:
+        """Writes `agent.json` and a Keras file for each net into a directory, made if needed."""
+        directory = Path(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, net in self.nets.items():
+            net.save(directory / f"{name}.keras")
+        description = {
+            "format": FORMAT,
+            "kind": type(self).__name__,
+            "nets": list(self.nets),
+            "observation_space": space_to_json(self.observation_space),
+            "action_space": space_to_json(self.action_space),
+            "hyperparameters": asdict(self.hyperparameters),
+            "optimizer": keras.saving.serialize_keras_object(self.optimizer),
+        }
+        (directory / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
+
+    @property
+    def _event_shape(self) -> tuple[int, ...]:
+        return tuple(self.observation_space.shape or ())

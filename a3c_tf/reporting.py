@@ -1,0 +1,127 @@
+"""What the workers report, written as curves, rows and log lines."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from time import monotonic
+
+import numpy as np
+
+from a3c_tf.envs.runner import Episode
+from a3c_tf.evaluation import Scores
+from a3c_tf.parameters import ParameterServer
+from a3c_tf.telemetry import EventLog, ScoreLog
+from a3c_tf.worker import TIMES, Report, RunningWorker
+
+
+class Reporter:
+    """Collects what workers did, and writes means over it.
+
+    Args:
+        directory: the run directory.
+        server: has the global step and the agent.
+        workers: whose reports and episodes are collected.
+        logger: gets a line for an episode of worker 0, at most one at each `write_training`.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        server: ParameterServer,
+        workers: Sequence[RunningWorker],
+        logger: logging.Logger,
+    ) -> None:
+        self._directory = directory
+        self._server = server
+        self._workers = workers
+        self._logger = logger
+        self._events = EventLog(directory)
+        self._score_log = ScoreLog(directory, workers[0].statistics)
+        self._statistics: dict[str, float] = {}
+        self._total = Report()
+        self._first_worker_steps = 0
+        self.restart_clock()
+
+    def restart_clock(self) -> None:
+        """The workers begin now."""
+        self.last_write = monotonic()
+        self._last_step = self._server.global_step
+
+    def write_training(self, now: float) -> None:
+        """Writes means over what the workers did since the last time."""
+        step, seconds = self._server.global_step, now - self.last_write
+        reports = [worker.take_report() for worker in self._workers]
+        episodes = [worker.take_episodes() for worker in self._workers]
+        values = _episode_means([e for of_worker in episodes for e in of_worker])
+        values |= self._means(reports)
+        scheduled = self._server.agent.scheduled(step)
+        values |= {f"train/{name}": value for name, value in scheduled.items()}
+        if seconds > 0:
+            values["time/steps_per_second"] = (step - self._last_step) / seconds
+            for worker, report in zip(self._workers, reports, strict=True):
+                tag = f"workers/{worker.index}/steps_per_second"
+                values[tag] = report.steps / seconds
+        self._events.scalars(values, step)
+        self._first_worker_steps += reports[0].steps
+        if episodes[0]:
+            self._log_episode(episodes[0][-1], step)
+        self.last_write, self._last_step = now, step
+
+    def write_scores(self, scores: Scores, step: int, episodes: int, elapsed: float) -> None:
+        """Writes an evaluation of the weights of a global step: a row, and TensorBoard."""
+        summary = scores.summary()
+        values = {f"eval/{name}": value for name, value in summary.items()}
+        values["eval/episode_length"] = float(scores.lengths.mean())
+        self._events.scalars(values, step)
+        counts = {"steps": step, "episodes": episodes, "elapsed": round(elapsed, 3)}
+        self._score_log.append(counts | summary | self._statistics)
+        self._logger.info("evaluation at step %d: %s", step, summary)
+
+    def time_shares(self) -> dict[str, float]:
+        """Where the workers' time went, as shares of the whole; empty if there was none."""
+        return {part: round(share, 4) for part, share in _shares(self._total).items()}
+
+    def close(self) -> None:
+        """Flushes and closes what is written."""
+        self._events.close()
+
+    def _means(self, reports: Sequence[Report]) -> dict[str, float]:
+        """Means over the iterations, and the shares of the workers' time."""
+        sums = Report()
+        for report in reports:
+            sums.add(report)
+        if not sums.iterations:
+            return {}
+        self._total.add(sums)
+        means = np.ravel(sums.statistics / sums.iterations).tolist()
+        self._statistics = dict(zip(self._workers[0].statistics, means, strict=True))
+        values = dict(self._statistics)
+        values["train/policy_lag"] = sums.lag / sums.iterations
+        return values | {f"time/{part}": share for part, share in _shares(sums).items()}
+
+    def _log_episode(self, episode: Episode, step: int) -> None:
+        self._logger.info(
+            "outdir:%s global_step:%s local_step:%s R:%s statistics:%s",
+            self._directory,
+            step,
+            self._first_worker_steps,
+            episode.episode_return,
+            self._statistics,
+        )
+
+
+def _episode_means(episodes: Sequence[Episode]) -> dict[str, float]:
+    if not episodes:
+        return {}
+    return {
+        "rollout/episode_return": float(np.mean([e.episode_return for e in episodes])),
+        "rollout/episode_length": float(np.mean([e.length for e in episodes])),
+    }
+
+
+def _shares(report: Report) -> dict[str, float]:
+    seconds = {part: getattr(report, part) for part in TIMES}
+    total = sum(seconds.values())
+    return {part: spent / total for part, spent in seconds.items()} if total > 0 else {}
