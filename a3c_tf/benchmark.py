@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import tempfile
 import threading
 import time
@@ -30,11 +31,15 @@ class Speed:
         cpu_us_per_step: CPU time of the whole program for one step, in microseconds.
         env_only_steps_per_second: the same environments with random actions and no learner, in
             threads whatever the workers run in.
+        start_seconds: from the call until every worker had stepped.
+        time: where the workers' time went, in shares.
     """
 
     steps_per_second: float
     cpu_us_per_step: float
     env_only_steps_per_second: float
+    start_seconds: float
+    time: dict[str, float]
 
 
 class _Enough(KeyboardInterrupt):
@@ -64,35 +69,42 @@ def measure_speed(
         seconds: of wall time measured, for the trainer and for the environments alone.
     """
     marks: list[tuple[float, float, int]] = []
+    called = time.perf_counter()
 
     def on_tick(step: int, progress: Progress) -> None:
         now = time.perf_counter()
         started = bool(marks) and now >= marks[0][0] + WARM_UP_SECONDS
-        if (step > 0 and not marks) or (started and len(marks) == 1):
+        all_step = progress.workers_started == workers
+        if (all_step and not marks) or (started and len(marks) == 1):
             marks.append((now, _cpu_seconds(), step))
         elif len(marks) == 2 and now >= marks[1][0] + seconds:
             marks.append((now, _cpu_seconds(), step))
             raise _Enough
 
-    with tempfile.TemporaryDirectory() as directory, contextlib.suppress(_Enough):
-        train_agent_async(
-            Path(directory) / "run",
-            workers,
-            make_env,
-            agent=agent,
-            steps=10**12,
-            eval_interval=None,
-            envs_per_worker=envs_per_worker,
-            t_max=t_max,
-            backend=backend,
-            on_tick=on_tick,
-        )
+    with tempfile.TemporaryDirectory() as directory:
+        run = Path(directory, "run")
+        with contextlib.suppress(_Enough):
+            train_agent_async(
+                run,
+                workers,
+                make_env,
+                agent=agent,
+                steps=10**12,
+                eval_interval=None,
+                envs_per_worker=envs_per_worker,
+                t_max=t_max,
+                backend=backend,
+                on_tick=on_tick,
+            )
+        shares = json.loads((run / "summary.json").read_text())["time"]
     (start, cpu_start, first), (end, cpu_end, last) = marks[1:]
     steps = last - first
     return Speed(
         steps / (end - start),
         (cpu_end - cpu_start) / steps * 1e6,
         _env_only_speed(make_env, workers, envs_per_worker, seconds),
+        marks[0][0] - called,
+        shares,
     )
 
 

@@ -27,6 +27,7 @@ def build_agent(
         config.shared_trunk,
         config.initializer,
         config.seed,
+        config.network,
     )
     optimizer = (
         keras.optimizers.RMSprop(rho=0.99, epsilon=config.optimizer_epsilon)

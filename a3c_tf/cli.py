@@ -46,6 +46,7 @@ def train(arguments: Sequence[str]) -> int:
     console = Console()
     try:
         config, origins = parse_settings(arguments)
+        _choose_kernels(config.network)
         make_env = RegisteredEnv(config.env)
         spaces = spaces_of(make_env)
         from a3c_tf.build import build_agent
@@ -226,6 +227,8 @@ class BenchmarkConfig:
     """Environments that each worker steps together (K)."""
     t_max: int = 5
     """Steps of a rollout (T)."""
+    network: Literal["mlp", "paper_cnn"] = "mlp"
+    """Two dense layers of 64, or the A3C paper's net for images."""
     seconds: float = 10.0
     """Wall time that is measured, in seconds."""
     json: bool = False
@@ -235,6 +238,7 @@ class BenchmarkConfig:
 def benchmark(arguments: Sequence[str]) -> int:
     """`scripts/benchmark.py`."""
     config = tyro.cli(BenchmarkConfig, args=list(arguments), prog="benchmark.py")
+    _choose_kernels(config.network)
     try:
         settings = replace(
             TrainConfig(),
@@ -242,6 +246,7 @@ def benchmark(arguments: Sequence[str]) -> int:
             workers=config.workers,
             envs_per_worker=config.envs_per_worker,
             t_max=config.t_max,
+            network=config.network,
         )
         settings.validate()
         if config.seconds <= 0:
@@ -266,14 +271,14 @@ def benchmark(arguments: Sequence[str]) -> int:
     if config.json:
         print(json.dumps(asdict(speed)))
         return OK
-    table = Table("env", "workers", "K", "T", "steps/s", "CPU us/step", "env only steps/s")
-    table.add_row(
-        config.env,
-        *(str(n) for n in (config.workers, config.envs_per_worker, config.t_max)),
-        f"{speed.steps_per_second:,.0f}",
-        f"{speed.cpu_us_per_step:.1f}",
-        f"{speed.env_only_steps_per_second:,.0f}",
-    )
+    table = Table("", "measured", title=f"{config.env}, {config.network}")
+    table.add_row("workers, K, T", f"{config.workers}, {config.envs_per_worker}, {config.t_max}")
+    table.add_row("steps/s", f"{speed.steps_per_second:,.0f}")
+    table.add_row("CPU us a step", f"{speed.cpu_us_per_step:.1f}")
+    table.add_row("steps/s of the environments alone", f"{speed.env_only_steps_per_second:,.0f}")
+    table.add_row("seconds until all workers step", f"{speed.start_seconds:.1f}")
+    shares = (f"{part} {share:.1%}" for part, share in speed.time.items())
+    table.add_row("workers' time", ", ".join(shares))
     Console().print(table)
     return OK
 
@@ -294,6 +299,16 @@ def _terminate_as_interrupt() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def _choose_kernels(network: str) -> None:
+    """Switches TensorFlow's oneDNN kernels off where they are slower, before it is imported.
+
+    They double the speed of convolutions, but cost small dense layers a tenth of theirs. Child
+    processes inherit the choice.
+    """
+    if network == "mlp":
+        os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+
+
 def _usage(error: Exception) -> int:
     print(f"error: {error}", file=sys.stderr)
     return USAGE
@@ -301,9 +316,6 @@ def _usage(error: Exception) -> int:
 
 def main(command: Callable[[Sequence[str]], int]) -> None:
     """Runs a command on the program's arguments and exits with its code."""
-    # oneDNN doubles the speed of convolutions, but costs small dense layers a tenth of theirs. It
-    # can be chosen only before TensorFlow is imported; child processes inherit the choice.
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
     try:
         code = command(sys.argv[1:])
     except KeyboardInterrupt:

@@ -66,10 +66,12 @@ class TrainConfig:
     optimizer_epsilon: float = 1e-5
     """Added to the mean square (rmsprop) or its root (adam) before division."""
 
+    network: Literal["mlp", "paper_cnn"] = "mlp"
+    """Dense layers, or the A3C paper's net for images [H, W, C]: two convolutions, one dense."""
     hidden_sizes: tuple[int, ...] = (64, 64)
-    """Units of each hidden layer."""
+    """Units of each hidden layer of an mlp."""
     activation: str = "tanh"
-    """Of the hidden layers, by Keras's name."""
+    """Of the hidden layers of an mlp, by Keras's name."""
     shared_trunk: bool = False
     """One trunk of hidden layers for policy and value, instead of one for each."""
     initializer: Literal["orthogonal", "glorot_uniform"] = "orthogonal"

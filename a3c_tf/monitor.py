@@ -37,6 +37,7 @@ class Progress:
         last_evaluation: global step of the last evaluation.
         stopped_by: "steps", "successful_score", "evaluation_hook", "error" or "interrupt"; None
             while it runs.
+        workers_started: how many workers have reported steps.
     """
 
     elapsed: float = 0.0
@@ -44,6 +45,7 @@ class Progress:
     last_score: float | None = None
     last_evaluation: int = 0
     stopped_by: str | None = None
+    workers_started: int = 0
 
 
 class PolicyMonitor:
@@ -109,6 +111,7 @@ class PolicyMonitor:
             self._read_clock(now)
             if now - self._reporter.last_write >= self._write_interval():
                 self._reporter.write_training(now)
+                self.progress.workers_started = self._reporter.workers_started
             if self._evaluation_is_due(now):
                 self.evaluate(lambda: wait_for_stop(0.0))
                 if self.progress.stopped_by:

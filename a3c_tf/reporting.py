@@ -41,7 +41,7 @@ class Reporter:
         self._score_log = ScoreLog(directory, workers[0].statistics)
         self._statistics: dict[str, float] = {}
         self._total = Report()
-        self._first_worker_steps = 0
+        self._worker_steps = [0] * len(workers)
         self.restart_clock()
 
     def restart_clock(self) -> None:
@@ -64,7 +64,8 @@ class Reporter:
                 tag = f"workers/{worker.index}/steps_per_second"
                 values[tag] = report.steps / seconds
         self._events.scalars(values, step)
-        self._first_worker_steps += reports[0].steps
+        for index, report in enumerate(reports):
+            self._worker_steps[index] += report.steps
         if episodes[0]:
             self._log_episode(episodes[0][-1], step)
         self.last_write, self._last_step = now, step
@@ -78,6 +79,11 @@ class Reporter:
         counts = {"steps": step, "episodes": episodes, "elapsed": round(elapsed, 3)}
         self._score_log.append(counts | summary | self._statistics)
         self._logger.info("evaluation at step %d: %s", step, summary)
+
+    @property
+    def workers_started(self) -> int:
+        """How many workers have reported steps."""
+        return sum(steps > 0 for steps in self._worker_steps)
 
     def time_shares(self) -> dict[str, float]:
         """Where the workers' time went, as shares of the whole; empty if there was none."""
@@ -106,7 +112,7 @@ class Reporter:
             "outdir:%s global_step:%s local_step:%s R:%s statistics:%s",
             self._directory,
             step,
-            self._first_worker_steps,
+            self._worker_steps[0],
             episode.episode_return,
             self._statistics,
         )

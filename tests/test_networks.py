@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from a3c_tf.networks import build_actor_critic
+from a3c_tf.networks import build_action_value, build_actor_critic
 from a3c_tf.quiet import keras, tf
 
 ACTIONS = gym.spaces.Discrete(3, start=1)
@@ -89,6 +89,38 @@ def test_activation() -> None:
     model = build(activation="relu")
     assert model.get_layer("policy_0").activation is keras.activations.relu
     assert model.get_layer("policy_output").activation is keras.activations.linear
+
+
+def test_action_values() -> None:
+    """One output for each action, on hidden layers like those of the actor-critic."""
+    model = build_action_value(box((4,), np.uint8), ACTIONS, hidden_sizes=(8, 6), seed=3)
+    values = model(np.ones((7, 4), np.uint8))
+    assert (values.shape, values.dtype) == ((7, 3), tf.float32)
+    shapes = [tuple(weights.shape) for weights in model.trainable_variables]
+    assert shapes == [(4, 8), (8,), (8, 6), (6,), (6, 3), (3,)]
+    other = build_action_value(box((4,), np.uint8), ACTIONS, hidden_sizes=(8, 6), seed=4)
+    assert (model.get_weights()[0] != other.get_weights()[0]).all()
+
+
+@pytest.mark.parametrize("shared_trunk", [False, True])
+def test_paper_cnn(shared_trunk: bool) -> None:
+    """The layers of the paper's net on its 84 x 84 x 4 frames, as bytes, one trunk or two."""
+    space = box((84, 84, 4), np.uint8)
+    model = build_actor_critic(space, ACTIONS, network="paper_cnn", shared_trunk=shared_trunk)
+    logits, values = model(np.ones((2, 84, 84, 4), np.uint8))
+    assert (logits.shape, values.shape) == ((2, 3), (2,))
+    trunk = [(8, 8, 4, 16), (16,), (4, 4, 16, 32), (32,), (9 * 9 * 32, 256), (256,)]
+    heads = [(256, 1), (1,), (256, 3), (3,)]
+    shapes = [tuple(weights.shape) for weights in model.trainable_variables]
+    assert sorted(shapes) == sorted(trunk * (1 if shared_trunk else 2) + heads)
+    kinds = {layer.activation for layer in model.layers if hasattr(layer, "kernel")}
+    assert kinds == {keras.activations.relu, keras.activations.linear}
+
+
+def test_paper_cnn_needs_images() -> None:
+    """The message names the network and the shape."""
+    with pytest.raises(ValueError, match=r"paper_cnn needs images .* \(4,\)"):
+        build(network="paper_cnn")
 
 
 @pytest.mark.parametrize(
