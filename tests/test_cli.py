@@ -262,6 +262,8 @@ def test_benchmark(capsys: pytest.CaptureFixture[str]) -> None:
     speed = json.loads(out)
     assert 0 < speed["steps_per_second"] < speed["env_only_steps_per_second"]
     assert speed["cpu_us_per_step"] > 0
+    assert speed["start_seconds"] > 0
+    assert sum(speed["time"].values()) == pytest.approx(1.0, abs=1e-3)
 
 
 @pytest.fixture
