@@ -21,7 +21,8 @@ class StepHook(ABC):
 
     Any function of the same arguments will do as well. It runs where the global weights are, one
     call at a time: what it does to the agent reaches all workers with their next pull, and while
-    it runs, no worker can push.
+    it runs, no worker can push. A resumed run calls it for its own steps only, and begins with
+    the hyper-parameters of the agent that it is given.
     """
 
     @abstractmethod

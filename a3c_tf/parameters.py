@@ -100,6 +100,11 @@ class ParameterServer:
         self.version = 0
         self.episodes = 0
         self.lock = threading.Lock()
+        for variable in agent.trainable_variables:
+            if variable.dtype != "float32":
+                raise ValueError(
+                    f"{variable.path} is {variable.dtype}: build the net with dtype='float32'"
+                )
         agent.optimizer.build(agent.trainable_variables)
         self._optimizer_variables = tf_variables(agent.optimizer.variables)
         self._read = CompiledFunction(

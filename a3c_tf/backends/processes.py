@@ -46,7 +46,7 @@ class FlatServer:
         self.server = server
         weights = server.agent.weights
         if any(weight.dtype != tf.float32 for weight in weights):
-            raise ValueError("worker processes need float32 weights; use threads for this net")
+            raise ValueError("worker processes need float32 weights; take backend='threads'")
 
         def apply_and_read(gradient: Tensor, learning_rate: Tensor) -> list[Tensor]:
             server.apply(gradient, learning_rate)
@@ -146,8 +146,8 @@ class ProcessWorker:
             self._serve(ours, mailbox, should_stop)
         finally:
             mailbox.stop[0] = 1
+            ours.close()  # a child that waits for an answer gets none any more
             self._end()
-            ours.close()
             mailbox.release()
             memory.close()
             memory.unlink()
