@@ -26,6 +26,21 @@ def save_agent(agent: Agent, directory: Path) -> None:
     _write_whole(directory, agent.save)
 
 
+def clean_up(directory: Path) -> None:
+    """Puts right what a program that was killed while it wrote has left in a run directory.
+
+    An agent that was to be replaced by a newer one comes back, unless that one is there.
+    """
+    for old in directory.glob(".*.old"):
+        name = directory / old.name.removeprefix(".").removesuffix(".old")
+        if name.exists():
+            shutil.rmtree(old)
+        else:
+            old.rename(name)
+    for partial in (*directory.glob(".*.partial"), *directory.glob("checkpoints/.*.partial")):
+        shutil.rmtree(partial)
+
+
 def save_checkpoint(
     root: Path, agent: Agent, snapshot: Snapshot, progress: dict[str, Any], keep: int = 3
 ) -> Path:
@@ -114,8 +129,7 @@ def _write_whole(directory: Path, write: Any) -> None:
         temporary.mkdir()
         write(temporary)
         for path in temporary.iterdir():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
+            _flush(path)
         if directory.exists():  # e.g. a new best agent in place of the old one
             old = directory.with_name(f".{directory.name}.old")
             shutil.rmtree(old, ignore_errors=True)
@@ -124,8 +138,20 @@ def _write_whole(directory: Path, write: Any) -> None:
             shutil.rmtree(old)
         else:
             temporary.rename(directory)
+        _flush(directory.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _flush(path: Path) -> None:
+    """Sees to it that a file, or the names in a directory, outlive a power cut."""
+    if os.name == "nt" and path.is_dir():  # Windows opens no directories
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _checksum(path: Path) -> str:

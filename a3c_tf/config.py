@@ -87,6 +87,9 @@ class TrainConfig:
     """Mean evaluation return at which the run ends as solved."""
     checkpoint_seconds: float = 60.0
     """Seconds between checkpoints of the full training state."""
+    stall_timeout: float = 300.0
+    """Seconds without a step after which a worker is reported, and after twice that the run ends;
+    0 for never."""
 
     def validate(self) -> None:
         """Checks what types cannot say.
@@ -106,6 +109,7 @@ class TrainConfig:
             "max_gradient_norm",
             "eval_interval",
             "eval_seconds",
+            "stall_timeout",
         ):
             self._require(name, getattr(self, name) >= 0, "at least 0")
         for name in ("learning_rate", "optimizer_epsilon", "checkpoint_seconds"):

@@ -14,6 +14,7 @@ from gymnasium.vector import VectorEnv
 from a3c_tf.agents.base import Agent
 from a3c_tf.envs.factory import MakeEnv, make_vector_env
 from a3c_tf.envs.runner import observation_dtype
+from a3c_tf.errors import at_the_end
 from a3c_tf.quiet import tf
 
 MAX_EPISODE_STEPS = 27_000  # 30 minutes of an Atari game; ends what would never end
@@ -131,10 +132,10 @@ class Evaluator:
 
     def close(self) -> None:
         """Closes the environments."""
-        for envs in (self._envs, self._first):
-            if envs is not None:
-                envs.close()
+        ours = [envs for envs in (self._envs, self._first) if envs is not None]
         self._envs = self._first = None
+        with at_the_end(*(envs.close for envs in ours)):
+            pass
 
     def _reset(self) -> tuple[VectorEnv, Any]:
         if self._envs is not None:

@@ -17,15 +17,17 @@ from a3c_tf.backends.plan import WorkerPlan
 from a3c_tf.backends.processes import CHILD_NAME, MISSING_GUARD, process_workers
 from a3c_tf.backends.supervisor import supervise
 from a3c_tf.backends.threads import thread_workers
-from a3c_tf.checkpoints import newest_checkpoint
+from a3c_tf.checkpoints import clean_up, newest_checkpoint
 from a3c_tf.config import Backend
-from a3c_tf.envs.factory import MakeEnv, check_env
+from a3c_tf.envs.factory import MakeEnv, check_env, name_of
 from a3c_tf.errors import CheckpointError
 from a3c_tf.evaluation import Evaluator
 from a3c_tf.graphs import configure_tensorflow
 from a3c_tf.hooks import GlobalStepHook
 from a3c_tf.monitor import EvaluationHook, PolicyMonitor, Progress
 from a3c_tf.parameters import ParameterServer
+from a3c_tf.signals import StopRequest, stop_requests
+from a3c_tf.watchdog import Watchdog
 from a3c_tf.worker import RunningWorker
 
 # on_tick(global step, progress), called about ten times a second
@@ -63,6 +65,7 @@ def train_agent_async(
     eval_seconds: float = 0.0,
     evaluation_hooks: Sequence[EvaluationHook] = (),
     checkpoint_seconds: float = 60.0,
+    stall_timeout: float = 300.0,
     resume: bool = False,
     on_tick: OnTick | None = None,
 ) -> Agent:
@@ -101,6 +104,8 @@ def train_agent_async(
         evaluation_hooks: `hook(agent, scores, step)` is called after each evaluation with the
             agent that was evaluated; a run ends if one returns "stop".
         checkpoint_seconds: seconds between checkpoints.
+        stall_timeout: seconds without a step after which a worker is reported with the place
+            where it is; after twice that the run ends. 0 for never.
         resume: go on from the newest checkpoint in `outdir`.
         on_tick: called about ten times a second in the calling thread with the global step
             and the progress.
@@ -113,8 +118,10 @@ def train_agent_async(
         FileExistsError: `outdir` holds a run, and `resume` is False.
         CheckpointError: there is no valid checkpoint to resume from.
         RuntimeError: a worker process has died, or the script has no `__main__` guard.
+        StalledError: a worker has made no step for twice the `stall_timeout`.
+        KeyboardInterrupt: Ctrl-C; `Terminated`, which is one, for SIGTERM.
         BaseException: the first error of any worker, environment, hook or of the monitor, as
-            itself, and KeyboardInterrupt; `<step>_except/` and a checkpoint have been saved.
+            itself. In all of these cases `<step>_except/` and a checkpoint have been saved.
     """
     _leave_if_in_a_child()
     logger = logger or logging.getLogger("a3c_tf")
@@ -154,10 +161,11 @@ def train_agent_async(
         raise FileExistsError(f"{outdir} holds a run already: resume it or take a new directory")
     configure_tensorflow()
 
-    with ExitStack() as until_handed_over:
+    with ExitStack() as until_the_end:
         env = make_env(0, True)
         check_env(env)
-        until_handed_over.callback(env.close)
+        closing = until_the_end.enter_context(ExitStack())
+        closing.callback(env.close)
         if agent is None:
             assert make_agent is not None
             agent = make_agent(0)
@@ -167,6 +175,7 @@ def train_agent_async(
             progress = _restore(server, outdir, logger)
         outdir.mkdir(parents=True, exist_ok=True)
 
+        request = until_the_end.enter_context(stop_requests())
         # One child for each worker's environments and actions, one for evaluation. A resumed run
         # draws other numbers than the one before it, which it would otherwise repeat.
         root = np.random.SeedSequence([seed, server.global_step])
@@ -200,45 +209,72 @@ def train_agent_async(
                 max_episode_len=max_episode_len,
                 first=env,
             )
-            until_handed_over.pop_all()
-    monitor = PolicyMonitor(
-        outdir,
-        server,
-        workers,
-        monitored,
-        evaluator,
-        eval_interval or 0,
-        eval_seconds,
-        successful_score,
-        checkpoint_seconds,
-        progress,
-        save_best_so_far_agent,
-        evaluation_hooks,
-        logger,
-    )
+            closing.pop_all()
+            closing.callback(evaluator.close)
+        monitor = PolicyMonitor(
+            outdir,
+            server,
+            workers,
+            monitored,
+            evaluator,
+            eval_interval or 0,
+            eval_seconds,
+            successful_score,
+            checkpoint_seconds,
+            progress,
+            save_best_so_far_agent,
+            evaluation_hooks,
+            logger,
+            resume,
+        )
+        watchdog = Watchdog(workers, stall_timeout, logger)
+        _run_to_the_end(server, workers, monitor, watchdog, request, name_of(env), on_tick, logger)
+    return agent
+
+
+def _run_to_the_end(
+    server: ParameterServer,
+    workers: Sequence[RunningWorker],
+    monitor: PolicyMonitor,
+    watchdog: Watchdog,
+    request: StopRequest,
+    env_name: str,
+    on_tick: OnTick | None,
+    logger: logging.Logger,
+) -> None:
+    """Runs workers and monitor; whatever ends them, the agent and a checkpoint are saved."""
 
     def tick() -> None:
+        request.raise_if_made()
+        watchdog.look()
         if on_tick:
             on_tick(server.global_step, monitor.progress)
 
+    def on_error(who: str, error: BaseException) -> None:
+        if isinstance(error, KeyboardInterrupt):
+            return
+        line = f"the run ends at step {server.global_step}: {who} ({env_name}): {error!r}"
+        logger.error(line)
+        if hasattr(error, "add_note"):  # from Python 3.11 on it is shown below the traceback
+            error.add_note(line)
+
     try:
-        supervise([worker.run for worker in workers], monitor.run, tick)
+        supervise([worker.run for worker in workers], monitor.run, tick, on_error)
     except BaseException as error:
-        interrupted = isinstance(error, KeyboardInterrupt)
-        if not interrupted:
-            logger.error("the run ends at step %d: %r", server.global_step, error)
         try:
-            monitor.finish("interrupt" if interrupted else "error")
+            monitor.finish("interrupt" if isinstance(error, KeyboardInterrupt) else "error")
         except Exception as failure:  # must not hide what ended the run
             logger.error("the end of the run could not be saved: %r", failure)
         raise
-    monitor.finish("steps")
-    tick()
-    return agent
+    monitor.finish("steps", lambda: bool(request))
+    request.raise_if_made()
+    if on_tick:
+        on_tick(server.global_step, monitor.progress)
 
 
 def _restore(server: ParameterServer, outdir: Path, logger: logging.Logger) -> Progress:
     """Puts the newest valid checkpoint into the server."""
+    clean_up(outdir)
     _, _, snapshot, saved = newest_checkpoint(outdir / "checkpoints", logger.warning)
     try:
         server.restore(snapshot)

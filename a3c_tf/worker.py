@@ -29,6 +29,7 @@ from a3c_tf.envs.runner import (
     Episode,
     observation_dtype,
 )
+from a3c_tf.errors import NotFiniteError
 from a3c_tf.graphs import CompiledFunction, Tensor, flatten
 from a3c_tf.parameters import Connection
 from a3c_tf.quiet import tf
@@ -77,6 +78,13 @@ class RunningWorker(Protocol):
 
     index: int
     statistics: tuple[str, ...]
+
+    @property
+    def beats(self) -> int:
+        """Rises with every step that it makes."""
+
+    def stack(self) -> str:
+        """Where it is in its program, as text."""
 
     def run(self, should_stop: Callable[[], bool]) -> None:
         """Iterates, in the calling thread or on its behalf, until done or told to stop."""
@@ -160,7 +168,7 @@ class Worker:
 
         Raises:
             Exception: the first one that an environment raised, as itself.
-            FloatingPointError: a loss or gradient is not finite; nothing has been pushed.
+            NotFiniteError: an observation, reward, loss or gradient is; nothing has been pushed.
         """
         self.runner = self._runners[self.index] = runner
         self.connection.env = runner.envs
@@ -170,6 +178,8 @@ class Worker:
             asked = perf_counter()
             with turn:
                 self.iterate(runner, perf_counter() - asked)
+            if isinstance(runner.error, NotFiniteError):
+                raise NotFiniteError(self._here(runner.error)) from runner.error
             if runner.error is not None:
                 raise runner.error
 
@@ -224,12 +234,13 @@ class Worker:
         return self.runner.take_episodes() if self.runner else []
 
     def _check(self, statistics: npt.NDArray[np.float32]) -> None:
-        """A NaN anywhere in the rollout, the nets or the gradients reaches their norm."""
+        """A NaN anywhere in the nets or the gradients reaches their norm."""
         if not np.isfinite(statistics).all():
             values = dict(zip(self.statistics, statistics.tolist(), strict=True))
-            raise FloatingPointError(
-                f"worker {self.index} computed a loss or gradient that is not finite: {values}"
-            )
+            raise NotFiniteError(self._here(f"a loss or gradient is not finite: {values}"))
+
+    def _here(self, what: object) -> str:
+        return f"worker {self.index}, global step {self.connection.step}: {what}"
 
     # The graph ------------------------------------------------------------------------------
 

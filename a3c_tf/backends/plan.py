@@ -61,7 +61,7 @@ class WorkerPlan:
         Args:
             worker: from `build`.
             should_stop: asked between iterations.
-            interrupted: asked between the steps of a rollout.
+            interrupted: asked before every step of a rollout.
             turn: held during an iteration.
         """
         envs = make_vector_env(self.make_env, self.index, self.envs, False, self.max_episode_len)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
@@ -40,18 +43,31 @@ class ThreadWorker:
             local, server.connect(local.weights, plan.index), like._worker if like else None
         )
         self.index = plan.index
+        self.beats = 0
+        self._thread: int | None = None
         self.statistics = self._worker.statistics
         self.take_report = self._worker.take_report
         self.take_episodes = self._worker.take_episodes
 
     def run(self, should_stop: Callable[[], bool]) -> None:
         """Iterates until the steps are done or `should_stop`."""
+        self._thread = threading.get_ident()
+
+        def interrupted() -> bool:
+            self.beats += 1
+            return should_stop()
+
         self._plan.run(
             self._worker,
             lambda: should_stop() or self._server.global_step >= self._plan.steps,
-            should_stop,
+            interrupted,
             self._turn,
         )
+
+    def stack(self) -> str:
+        """Where its thread is, as text."""
+        frame = sys._current_frames().get(self._thread or 0)
+        return "".join(traceback.format_stack(frame)) if frame else "not running"
 
 
 def thread_workers(

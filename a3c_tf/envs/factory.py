@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from a3c_tf.errors import near
+from a3c_tf.errors import at_the_end, near
 
 # make_env(worker_index, test) -> one environment
 MakeEnv = Callable[[int, bool], gym.Env]
@@ -128,6 +128,13 @@ class _Episodes(gym.Wrapper):
         return observation, np.asarray(reward).item(), terminated, cut, info
 
 
+class _OneByOne(SyncVectorEnv):
+    def close_extras(self, **arguments: Any) -> None:
+        """Closes all of them, also if one cannot be closed."""
+        with at_the_end(*(env.close for env in self.envs)):
+            pass
+
+
 def _one_by_one(
     made: list[gym.Env], make: Callable[[], gym.Env], count: int, max_episode_len: int | None
 ) -> VectorEnv:
@@ -137,12 +144,17 @@ def _one_by_one(
             made.append(make())
         wrapped = (_Episodes(env, max_episode_len) for env in made)
         # copy=False: the runner copies what it keeps
-        return SyncVectorEnv([lambda: next(wrapped)] * count, copy=False)
+        return _OneByOne([lambda: next(wrapped)] * count, copy=False)
     except BaseException:  # those that were made are still ours to close
         for env in made:
             with suppress(Exception):
                 env.close()
         raise
+
+
+def name_of(env: Any) -> str:
+    """The id of an environment, or the name of its class if it is not registered."""
+    return getattr(getattr(env, "spec", None), "id", None) or type(env).__name__
 
 
 def check_env(env: gym.Env | VectorEnv) -> tuple[gym.Space, gym.Space]:
@@ -157,7 +169,7 @@ def check_env(env: gym.Env | VectorEnv) -> tuple[gym.Space, gym.Space]:
     Raises:
         ValueError: it is no Gymnasium environment, or does not keep to its own spaces.
     """
-    name = getattr(getattr(env, "spec", None), "id", None) or type(env).__name__
+    name = name_of(env)
     try:
         if isinstance(env, VectorEnv):
             return env.single_observation_space, env.single_action_space

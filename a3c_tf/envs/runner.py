@@ -12,6 +12,8 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
+from a3c_tf.errors import NotFiniteError
+
 # Rows of what `EnvRunner.finish_rollout` returns.
 REWARD, TERMINATED, TRUNCATED, VALID = range(4)
 
@@ -72,6 +74,7 @@ class EnvRunner:
         self._finished: list[Episode] = []
         space = envs.single_observation_space
         self._dtype = observation_dtype(space)
+        self._checked = np.issubdtype(self._dtype, np.floating)
         self._observation = np.zeros((envs.num_envs, *(space.shape or ())), self._dtype)
         self._rewards = np.zeros((t_max, envs.num_envs), np.float64)
         self._terminated = np.zeros((t_max, envs.num_envs), np.bool_)
@@ -119,6 +122,7 @@ class EnvRunner:
         valid[1:] = ~ended[:-1]
         signals = np.zeros((4, *ended.shape), np.float32)
         rewards = np.where(valid, self._rewards, 0.0)
+        self._guarded(self._check_rewards, rewards)
         signals[REWARD] = rewards
         signals[TERMINATED] = self._terminated
         signals[TRUNCATED] = self._truncated & ~self._terminated
@@ -166,7 +170,13 @@ class EnvRunner:
                 f"the environments returned observations of shape {kept.shape}, but their "
                 f"observation space says {self._observation.shape}"
             )
+        if self._checked and not np.isfinite(kept).all():
+            raise NotFiniteError(_not_finite("observation", kept))
         self._observation = kept
+
+    def _check_rewards(self, rewards: npt.NDArray[np.float64]) -> None:
+        if not np.isfinite(rewards[: self._t]).all():
+            raise NotFiniteError(_not_finite("reward", rewards[: self._t].T))
 
     def _count(
         self,
@@ -190,6 +200,12 @@ class EnvRunner:
                 self._lengths[k] = 0
         with self._lock:
             self._finished += finished
+
+
+def _not_finite(what: str, values: npt.NDArray[Any]) -> str:
+    """Which of K environments it was, and what; `values` is [K, ...]."""
+    position = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
+    return f"the {what} of environment {position[0]} is {values[position]}"
 
 
 def observation_dtype(space: gym.Space) -> np.dtype[Any]:
