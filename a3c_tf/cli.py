@@ -44,7 +44,9 @@ def train(arguments: Sequence[str]) -> int:
         make_env = RegisteredEnv(config.env)
         spaces = spaces_of(make_env)
         from a3c_tf.build import build_agent
+        from a3c_tf.quiet import tf
 
+        tf.config.run_functions_eagerly(config.eager)
         agent = build_agent(config, *spaces)
         directory = config.resume or new_run_directory(config)
         if config.resume is None:
@@ -97,8 +99,9 @@ def _run(
             eval_seconds=config.eval_seconds,
             checkpoint_seconds=config.checkpoint_seconds,
             stall_timeout=config.stall_timeout,
+            deterministic=config.deterministic,
             resume=config.resume is not None,
-            backend=resolve_backend(config.backend, config.workers),
+            backend=resolve_backend(config),
             on_tick=on_tick,
         )
     except (ConfigError, CheckpointError) as error:
@@ -241,6 +244,7 @@ def benchmark(arguments: Sequence[str]) -> int:
             envs_per_worker=config.envs_per_worker,
             t_max=config.t_max,
             network=config.network,
+            backend=config.backend,
         )
         settings.validate()
         if config.seconds <= 0:
@@ -260,7 +264,7 @@ def benchmark(arguments: Sequence[str]) -> int:
         config.envs_per_worker,
         config.t_max,
         config.seconds,
-        resolve_backend(config.backend, config.workers),
+        resolve_backend(settings),
     )
     if config.json:
         print(json.dumps(asdict(speed)))

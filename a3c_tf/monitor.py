@@ -10,6 +10,7 @@ from time import monotonic
 from typing import Any
 
 from a3c_tf.agents.base import Agent
+from a3c_tf.backends.turns import FixedOrder
 from a3c_tf.checkpoints import save_agent, save_checkpoint
 from a3c_tf.errors import at_the_end, in_time
 from a3c_tf.evaluation import Evaluator, Scores
@@ -23,6 +24,7 @@ EvaluationHook = Callable[[Agent, Scores, int], object]
 
 POLL_SECONDS = 0.05
 CLOSE_SECONDS = 3.0  # for the environments of the evaluation
+STEPS_PER_SECOND = 1000  # where time is counted in steps
 MAX_FAILED_SAVES = 3  # in a row
 # Points of a curve lie 1/200 of the run so far apart: dense at first, and few in a long run.
 WRITE_SECONDS, MAX_WRITE_SECONDS = 0.5, 30.0
@@ -73,6 +75,10 @@ class PolicyMonitor:
         checkpoint_seconds: seconds between checkpoints.
         progress: where the run stands; None for a new one.
         resumed: whether the run goes on from a checkpoint.
+        order: in which workers and monitor take turns; None where they do not. With one, what
+            goes by seconds goes by global steps instead, a thousand to the second, and
+            checkpoints hold the workers too, so that the run can be gone on with as if it had not
+            been broken off.
         save_best: whether `best/` is kept.
         evaluation_hooks: called after each evaluation.
         logger: for what happens.
@@ -94,10 +100,13 @@ class PolicyMonitor:
         evaluation_hooks: Sequence[EvaluationHook] = (),
         logger: logging.Logger | None = None,
         resumed: bool = False,
+        order: FixedOrder | None = None,
     ) -> None:
         self.progress = progress or Progress()
         self._directory = directory
         self._server = server
+        self._workers = workers
+        self._order = order
         self._agent = agent
         self._evaluator = evaluator
         self._eval_interval = eval_interval
@@ -112,6 +121,7 @@ class PolicyMonitor:
         if self.progress.last_row:  # the program before this one may not have come to it
             self._reporter.write_row(self.progress.last_row)
         self._elapsed_before = self.progress.elapsed
+        self._last_write = self._last_checkpoint = self._last_evaluation_time = 0.0
         self._start_clocks()
         self._first_step = server.global_step
 
@@ -120,18 +130,32 @@ class PolicyMonitor:
     def run(self, wait_for_stop: Callable[[float], bool]) -> None:
         """Does what is due until `wait_for_stop(seconds)` says that the run is over."""
         self._start_clocks()
-        while not wait_for_stop(POLL_SECONDS):
-            now = monotonic()
-            self._read_clock(now)
-            if now - self._reporter.last_write >= self._write_interval():
-                self._reporter.write_training(now)
-                self.progress.workers_started = self._reporter.workers_started
-            if self._evaluation_is_due(now):
-                self.evaluate(lambda: wait_for_stop(0.0))
-                if self.progress.stopped_by:
-                    return
-            if now - self._last_checkpoint >= self._checkpoint_seconds:
-                self.checkpoint()
+        order = self._order
+        if order is None:
+            while not wait_for_stop(POLL_SECONDS) and self._poll(wait_for_stop):
+                pass
+            return
+        member, going_on = len(self._workers), True
+        with at_the_end(lambda: order.leave(member)):
+            while going_on and not wait_for_stop(0.0):
+                with order.turn(member, lambda: wait_for_stop(0.0)):
+                    going_on = self._poll(wait_for_stop)
+
+    def _poll(self, wait_for_stop: Callable[[float], bool]) -> bool:
+        """Does what is due; whether the run goes on."""
+        now = self._now()
+        self._read_clock()
+        if now - self._last_write >= self._write_interval():
+            self._last_write = now
+            self._reporter.write_training()
+            self.progress.workers_started = self._reporter.workers_started
+        if self._evaluation_is_due(now):
+            self.evaluate(lambda: wait_for_stop(0.0))
+            if self.progress.stopped_by:
+                return False
+        if now - self._last_checkpoint >= self._checkpoint_seconds:
+            self.checkpoint()
+        return True
 
     def evaluate(self, should_stop: Callable[[], bool] = lambda: False) -> None:
         """Evaluates the globals of this moment, unless interrupted, and keeps what is best.
@@ -142,12 +166,12 @@ class PolicyMonitor:
         """
         if self._evaluator is None:
             return
-        began = self._last_evaluation_time = monotonic()
+        began = self._last_evaluation_time = self._now()
         snapshot = self._server.snapshot()
         self._hold(snapshot)
         step = snapshot.global_step
-        scores = self._evaluator.run(should_stop)
-        self._read_clock(monotonic())
+        scores = self._evaluator.run(should_stop, step)
+        self._read_clock()
         if scores is None:
             return
         row = self._reporter.row(scores, step, snapshot.episodes, self.progress.elapsed)
@@ -172,14 +196,15 @@ class PolicyMonitor:
 
     def checkpoint(self) -> None:
         """Writes the full training state of this moment."""
-        self._last_checkpoint = monotonic()
+        self._last_checkpoint = self._now()
         snapshot = self._server.snapshot()
         self._hold(snapshot)
         self._save_checkpoint(snapshot)
 
     def _save_checkpoint(self, snapshot: Snapshot) -> None:
         root, progress = self._directory / "checkpoints", self.progress.to_json()
-        self._save(lambda: save_checkpoint(root, self._agent, snapshot, progress))
+        workers = [worker.state() for worker in self._workers] if self._order else []
+        self._save(lambda: save_checkpoint(root, self._agent, snapshot, progress, workers=workers))
 
     def _save(self, save: Callable[[], object]) -> None:
         """Saves; a failure is reported, since the next one may succeed, and the third is raised."""
@@ -213,7 +238,7 @@ class PolicyMonitor:
             self._reporter.close,
         ):
             try:
-                self._reporter.write_training(monotonic())
+                self._reporter.write_training()
                 behind = self.progress.last_evaluation < self._server.global_step
                 if stopped_by == "steps" and behind and not self.progress.stopped_by:
                     self.evaluate(should_stop)
@@ -250,11 +275,16 @@ class PolicyMonitor:
     # Parts ----------------------------------------------------------------------------------
 
     def _start_clocks(self) -> None:
-        self._start = self._last_checkpoint = self._last_evaluation_time = monotonic()
+        self._start, now = monotonic(), self._now()
+        self._last_write, self._last_checkpoint, self._last_evaluation_time = now, now, now
         self._reporter.restart_clock()
 
-    def _read_clock(self, now: float) -> None:
-        self.progress.elapsed = self._elapsed_before + now - self._start
+    def _now(self) -> float:
+        """Seconds, for what is due after so many of them."""
+        return self._server.global_step / STEPS_PER_SECOND if self._order else monotonic()
+
+    def _read_clock(self) -> None:
+        self.progress.elapsed = self._elapsed_before + monotonic() - self._start
 
     def _evaluation_is_due(self, now: float) -> bool:
         if self._evaluator is None:

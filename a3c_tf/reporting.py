@@ -48,12 +48,13 @@ class Reporter:
 
     def restart_clock(self) -> None:
         """The workers begin now."""
-        self.last_write = monotonic()
+        self._last_write = monotonic()
         self._last_step = self._server.global_step
 
-    def write_training(self, now: float) -> None:
+    def write_training(self) -> None:
         """Writes means over what the workers did since the last time."""
-        step, seconds = self._server.global_step, now - self.last_write
+        now = monotonic()
+        step, seconds = self._server.global_step, now - self._last_write
         reports = [worker.take_report() for worker in self._workers]
         episodes = [worker.take_episodes() for worker in self._workers]
         values = _episode_means([e for of_worker in episodes for e in of_worker])
@@ -70,7 +71,7 @@ class Reporter:
             self._worker_steps[index] += report.steps
         if episodes[0]:
             self._log_episode(episodes[0][-1], step)
-        self.last_write, self._last_step = now, step
+        self._last_write, self._last_step = now, step
 
     def row(self, scores: Scores, step: int, episodes: int, elapsed: float) -> dict[str, float]:
         """An evaluation of the weights of a global step, as a row of scores.txt."""

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any, get_args
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from a3c_tf.backends.plan import WorkerPlan
 from a3c_tf.backends.processes import CHILD_NAME, MISSING_GUARD, process_workers
 from a3c_tf.backends.supervisor import supervise
 from a3c_tf.backends.threads import thread_workers
+from a3c_tf.backends.turns import FixedOrder
 from a3c_tf.checkpoints import clean_up, newest_checkpoint
 from a3c_tf.config import Backend
 from a3c_tf.envs.factory import MakeEnv, check_env, name_of
@@ -26,17 +28,13 @@ from a3c_tf.graphs import configure_tensorflow
 from a3c_tf.hooks import GlobalStepHook
 from a3c_tf.monitor import EvaluationHook, PolicyMonitor, Progress
 from a3c_tf.parameters import ParameterServer
+from a3c_tf.quiet import keras
 from a3c_tf.signals import StopRequest, stop_requests
 from a3c_tf.watchdog import Watchdog
 from a3c_tf.worker import RunningWorker
 
 # on_tick(global step, progress), called about ten times a second
 OnTick = Callable[[int, Progress], None]
-
-BACKENDS: dict[str, Callable[..., Sequence[RunningWorker]]] = {
-    "threads": thread_workers,
-    "processes": process_workers,
-}
 
 
 def train_agent_async(
@@ -66,6 +64,7 @@ def train_agent_async(
     evaluation_hooks: Sequence[EvaluationHook] = (),
     checkpoint_seconds: float = 60.0,
     stall_timeout: float = 300.0,
+    deterministic: bool = False,
     resume: bool = False,
     on_tick: OnTick | None = None,
 ) -> Agent:
@@ -106,6 +105,9 @@ def train_agent_async(
         checkpoint_seconds: seconds between checkpoints.
         stall_timeout: seconds without a step after which a worker is reported with the place
             where it is; after twice that the run ends. 0 for never.
+        deterministic: workers (threads) and monitor take turns in a fixed order, so that a run
+            can be repeated bit for bit; it is resumed as if it had not been broken off if the
+            environments are `Replayable`. Seconds between checkpoints are counted as 1000 steps.
         resume: go on from the newest checkpoint in `outdir`.
         on_tick: called about ten times a second in the calling thread with the global step
             and the progress.
@@ -148,12 +150,17 @@ def train_agent_async(
     ):
         if value is not None and value < least:
             raise ValueError(f"{name} is {value}; it must be at least {least}")
-    if backend not in BACKENDS:
-        raise ValueError(f"backend is {backend!r}; it must be one of {', '.join(BACKENDS)}")
+    if backend not in get_args(Backend):
+        raise ValueError(f"backend is {backend!r}; it must be one of {get_args(Backend)}")
     if profile and backend == "threads" and sys.version_info >= (3, 12):
         raise ValueError(
             "profile is True: from Python 3.12 on, cProfile cannot tell threads apart; "
             "take backend='processes'"
+        )
+    if deterministic and (backend != "threads" or eval_seconds):
+        raise ValueError(
+            f"deterministic is True: it needs backend='threads', not {backend!r}, and "
+            f"eval_seconds=0, not {eval_seconds}"
         )
     if resume and step_offset:
         raise ValueError(f"step_offset is {step_offset}; a resumed run goes on from its own step")
@@ -171,14 +178,23 @@ def train_agent_async(
             agent = make_agent(0)
         server = ParameterServer(agent, step_offset, global_step_hooks)
         progress = Progress(last_evaluation=step_offset)
+        states: list[dict[str, Any]] = []
         if resume:
-            progress = _restore(server, outdir, logger)
+            progress, states = _restore(server, outdir, logger)
+        order = None
+        if deterministic:
+            keras.utils.set_random_seed(seed)
+            if len(states) not in (0, processes):
+                logger.warning("resumed with another number of workers: not as it would have been")
+                states = []
+            order = FixedOrder(processes + 1, _whose_turn(states))
         outdir.mkdir(parents=True, exist_ok=True)
 
         request = until_the_end.enter_context(stop_requests())
         # One child for each worker's environments and actions, one for evaluation. A resumed run
-        # draws other numbers than the one before it, which it would otherwise repeat.
-        root = np.random.SeedSequence([seed, server.global_step])
+        # draws other numbers than the one before it, which it would otherwise repeat; unless it
+        # goes on exactly from where that was.
+        root = np.random.SeedSequence([seed, 0 if deterministic else server.global_step])
         seeds = root.generate_state(2 * processes + 1)
         plans = [
             WorkerPlan(
@@ -192,10 +208,16 @@ def train_agent_async(
                 env_seed=int(seeds[2 * index + 1]),
                 max_episode_len=max_episode_len,
                 profile=outdir.absolute() / f"profile-{index}.out" if profile else None,
+                replayable=deterministic,
+                state=states[index] if order and states else None,
             )
             for index in range(processes)
         ]
-        workers = BACKENDS[backend](plans, agent, server)
+        workers: Sequence[RunningWorker] = (
+            thread_workers(plans, agent, server, order)
+            if backend == "threads"
+            else process_workers(plans, agent, server)
+        )
         monitored = agent.clone()
         evaluator = None
         if eval_interval is not None or eval_seconds > 0:
@@ -226,6 +248,7 @@ def train_agent_async(
             evaluation_hooks,
             logger,
             resume,
+            order,
         )
         watchdog = Watchdog(workers, stall_timeout, logger)
         _run_to_the_end(server, workers, monitor, watchdog, request, name_of(env), on_tick, logger)
@@ -272,15 +295,23 @@ def _run_to_the_end(
         on_tick(server.global_step, monitor.progress)
 
 
-def _restore(server: ParameterServer, outdir: Path, logger: logging.Logger) -> Progress:
-    """Puts the newest valid checkpoint into the server."""
+def _restore(
+    server: ParameterServer, outdir: Path, logger: logging.Logger
+) -> tuple[Progress, list[dict[str, Any]]]:
+    """Puts the newest valid checkpoint into the server; the progress, and the workers' states."""
     clean_up(outdir)
-    _, _, snapshot, saved = newest_checkpoint(outdir / "checkpoints", logger.warning)
+    checkpoint = newest_checkpoint(outdir / "checkpoints", logger.warning)
     try:
-        server.restore(snapshot)
+        server.restore(checkpoint.snapshot)
     except ValueError as error:
         raise CheckpointError(f"{outdir} cannot be resumed like this: {error}") from error
-    return Progress(**saved)
+    return Progress(**checkpoint.progress), checkpoint.workers
+
+
+def _whose_turn(states: Sequence[dict[str, Any]]) -> int:
+    """The first of the workers that have had the fewest turns."""
+    rollouts = [state["rollouts"] for state in states]
+    return rollouts.index(min(rollouts)) if rollouts else 0
 
 
 def _leave_if_in_a_child() -> None:

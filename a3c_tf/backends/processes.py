@@ -104,6 +104,10 @@ class ProcessWorker:
         self._stack_file = ""
         self.beats = 0
 
+    def state(self) -> dict[str, Any]:
+        """Not from outside the child."""
+        raise NotImplementedError("worker processes do not take turns")
+
     def stack(self) -> str:
         """Where the child is, as text."""
         return read_stack(self._process.pid, self._stack_file)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -56,7 +57,7 @@ class EnvRunner:
 
     def __init__(
         self,
-        envs: gym.vector.VectorEnv,
+        envs: Any,
         t_max: int,
         seed: int | None = None,
         should_stop: Callable[[], bool] = lambda: False,
@@ -138,6 +139,29 @@ class EnvRunner:
             finished, self._finished = self._finished, []
         return finished
 
+    def state(self) -> dict[str, Any]:
+        """Where `Replayable` environments are between two rollouts, as plain values."""
+        return {
+            "positions": [env.position() for env in self.envs.replayable]
+            if self._started
+            else None,
+            "resetting": self._resetting.tolist(),
+            "returns": self._returns.tolist(),
+            "lengths": self._lengths.tolist(),
+            "observation": _checksum(self._observation),
+        }
+
+    def restore(self, state: dict[str, Any]) -> bool:
+        """Goes where another runner was; whether the observations there are the same."""
+        if state["positions"] is None:
+            return True
+        self._resetting[:] = state["resetting"]
+        self._returns[:] = state["returns"]
+        self._lengths[:] = state["lengths"]
+        self._keep(np.stack(self.envs.move_to(state["positions"], self._resetting)))
+        self._started = True
+        return _checksum(self._observation) == state["observation"]
+
     def close(self) -> None:
         """Closes the environments."""
         self.envs.close()
@@ -200,6 +224,10 @@ class EnvRunner:
                 self._lengths[k] = 0
         with self._lock:
             self._finished += finished
+
+
+def _checksum(array: npt.NDArray[Any]) -> str:
+    return hashlib.sha256(array.tobytes()).hexdigest()
 
 
 def _not_finite(what: str, values: npt.NDArray[Any]) -> str:
