@@ -397,7 +397,7 @@ def assert_saved_after(outdir: Path, recorder: Recorder) -> None:
     steps = summary(outdir)["steps"]
     assert steps == recorder.steps
     agent = assert_acts(outdir / f"{steps}_except")
-    _, checkpointed, snapshot, _ = newest_checkpoint(outdir / "checkpoints")
+    _, checkpointed, snapshot, *_ = newest_checkpoint(outdir / "checkpoints")
     assert snapshot.global_step == steps
     assert_equal_weights(agent, checkpointed)
     assert not list(outdir.glob("*_finish"))
@@ -460,7 +460,7 @@ def test_error_while_saving_hides_no_other(
     if saving == "save_checkpoint":
         assert_acts(tmp_path / f"{recorder.steps}_except")
     else:
-        assert newest_checkpoint(tmp_path / "checkpoints")[2].global_step == recorder.steps
+        assert newest_checkpoint(tmp_path / "checkpoints").snapshot.global_step == recorder.steps
     assert {env.closings for env in recorder.all} == {1}
 
 
@@ -602,7 +602,7 @@ def test_seed_zero_is_a_seed(tmp_path: Path) -> None:
 
 def counters(outdir: Path) -> tuple[int, int, int, int]:
     """Step, version, episodes and the optimizer's iterations of the newest checkpoint."""
-    _, _, snapshot, _ = newest_checkpoint(outdir / "checkpoints")
+    _, _, snapshot, *_ = newest_checkpoint(outdir / "checkpoints")
     return snapshot.global_step, snapshot.version, snapshot.episodes, int(snapshot.optimizer[0])
 
 
@@ -696,7 +696,7 @@ def test_checkpoints_during_a_run(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path, Recorder(), steps=10**9, checkpoint_seconds=0.01, on_tick=on_tick)
     assert len(list((tmp_path / "checkpoints").iterdir())) == 3
-    assert newest_checkpoint(tmp_path / "checkpoints")[2].global_step >= int(max(seen))
+    assert newest_checkpoint(tmp_path / "checkpoints").snapshot.global_step >= int(max(seen))
 
 
 # TensorBoard ------------------------------------------------------------------------------------
