@@ -11,8 +11,8 @@ import pytest
 # would give other last bits.
 os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
 
-from a3c_tf.graphs import configure_tensorflow  # noqa: E402
-from a3c_tf.quiet import tf  # noqa: E402
+from a3c_tf.graphs import configure_tensorflow
+from a3c_tf.quiet import tf
 
 # As a program does, before the first operation: with several threads an operation may add up in
 # another order, which shows in the last bit.
