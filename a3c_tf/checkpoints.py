@@ -6,8 +6,9 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from a3c_tf.parameters import Snapshot
 MANIFEST = "manifest.json"  # written last: its presence and checksums say "complete"
 OPTIMIZER = "optimizer.npz"
 STATE = "state.json"
+WORKER = "worker-{}.npz"
 
 
 def save_agent(agent: Agent, directory: Path) -> None:
@@ -26,8 +28,28 @@ def save_agent(agent: Agent, directory: Path) -> None:
     _write_whole(directory, agent.save)
 
 
+def clean_up(directory: Path) -> None:
+    """Puts right what a program that was killed while it wrote has left in a run directory.
+
+    An agent that was to be replaced by a newer one comes back, unless that one is there.
+    """
+    for old in directory.glob(".*.old"):
+        name = directory / old.name.removeprefix(".").removesuffix(".old")
+        if name.exists():
+            shutil.rmtree(old)
+        else:
+            old.rename(name)
+    for partial in (*directory.glob(".*.partial"), *directory.glob("checkpoints/.*.partial")):
+        shutil.rmtree(partial)
+
+
 def save_checkpoint(
-    root: Path, agent: Agent, snapshot: Snapshot, progress: dict[str, Any], keep: int = 3
+    root: Path,
+    agent: Agent,
+    snapshot: Snapshot,
+    progress: dict[str, Any],
+    keep: int = 3,
+    workers: Sequence[dict[str, Any]] = (),
 ) -> Path:
     """Writes `root/<global step>/` and removes all but the newest `keep`.
 
@@ -37,17 +59,22 @@ def save_checkpoint(
         snapshot: the weights, optimizer state and counters of one moment.
         progress: what else must survive, as JSON: best score, elapsed seconds.
         keep: how many checkpoints stay.
+        workers: their states, where they can be gone on from.
     """
 
     def write(directory: Path) -> None:
         agent.save(directory)
         np.savez(directory / OPTIMIZER, *snapshot.optimizer)
-        counters = {
+        for worker in workers:
+            np.savez(directory / WORKER.format(worker["index"]), *worker["weights"])
+        state = {
             "global_step": snapshot.global_step,
             "version": snapshot.version,
             "episodes": snapshot.episodes,
+            "progress": progress,
+            "workers": [{k: v for k, v in w.items() if k != "weights"} for w in workers],
         }
-        (directory / STATE).write_text(json.dumps(counters | {"progress": progress}) + "\n")
+        (directory / STATE).write_text(json.dumps(state) + "\n")
         checksums = {path.name: _checksum(path) for path in sorted(directory.iterdir())}
         (directory / MANIFEST).write_text(json.dumps(checksums, indent=2) + "\n")
 
@@ -58,8 +85,26 @@ def save_checkpoint(
     return path
 
 
-def load_checkpoint(path: Path) -> tuple[Agent, Snapshot, dict[str, Any]]:
-    """Reads a checkpoint: the agent, the server's state, and what was given as `progress`.
+class Checkpoint(NamedTuple):
+    """What was read from a checkpoint.
+
+    Attributes:
+        path: its directory.
+        agent: with the saved weights.
+        snapshot: the server's state.
+        progress: what was given to `save_checkpoint`.
+        workers: the states that were given to it.
+    """
+
+    path: Path
+    agent: Agent
+    snapshot: Snapshot
+    progress: dict[str, Any]
+    workers: list[dict[str, Any]]
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Reads a checkpoint; nothing in it is executed.
 
     Raises:
         CheckpointError: a file is missing or does not match its checksum.
@@ -70,17 +115,18 @@ def load_checkpoint(path: Path) -> tuple[Agent, Snapshot, dict[str, Any]]:
             if _checksum(path / name) != checksum:
                 raise CheckpointError(f"{path}: {name} has been altered")
         agent = load_agent(path)
-        with np.load(path / OPTIMIZER, allow_pickle=False) as arrays:
-            optimizer = [arrays[f"arr_{i}"] for i in range(len(arrays.files))]
+        optimizer = _load_arrays(path / OPTIMIZER)
         state = json.loads((path / STATE).read_text())
-        progress = state.pop("progress")
+        progress, workers = state.pop("progress"), state.pop("workers")
+        for worker in workers:
+            worker["weights"] = _load_arrays(path / WORKER.format(worker["index"]))
         weights = [variable.numpy() for variable in agent.weights]
-        return agent, Snapshot(weights, optimizer, **state), progress
+        return Checkpoint(path, agent, Snapshot(weights, optimizer, **state), progress, workers)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path}: {error}") from error
 
 
-def newest_checkpoint(root: Path, warn: Any = None) -> tuple[Path, Agent, Snapshot, dict[str, Any]]:
+def newest_checkpoint(root: Path, warn: Any = None) -> Checkpoint:
     """The newest checkpoint that is whole.
 
     Args:
@@ -92,11 +138,16 @@ def newest_checkpoint(root: Path, warn: Any = None) -> tuple[Path, Agent, Snapsh
     """
     for path in reversed(_steps(root)):
         try:
-            return (path, *load_checkpoint(path))
+            return load_checkpoint(path)
         except CheckpointError as error:
             if warn:
                 warn(f"checkpoint passed over: {error}")
     raise CheckpointError(f"no valid checkpoint in {root}")
+
+
+def _load_arrays(path: Path) -> list[Any]:
+    with np.load(path, allow_pickle=False) as arrays:
+        return [arrays[f"arr_{i}"] for i in range(len(arrays.files))]
 
 
 def _steps(root: Path) -> list[Path]:
@@ -114,8 +165,7 @@ def _write_whole(directory: Path, write: Any) -> None:
         temporary.mkdir()
         write(temporary)
         for path in temporary.iterdir():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
+            _flush(path)
         if directory.exists():  # e.g. a new best agent in place of the old one
             old = directory.with_name(f".{directory.name}.old")
             shutil.rmtree(old, ignore_errors=True)
@@ -124,8 +174,20 @@ def _write_whole(directory: Path, write: Any) -> None:
             shutil.rmtree(old)
         else:
             temporary.rename(directory)
+        _flush(directory.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _flush(path: Path) -> None:
+    """Sees to it that a file, or the names in a directory, outlive a power cut."""
+    if os.name == "nt" and path.is_dir():  # Windows opens no directories
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _checksum(path: Path) -> str:

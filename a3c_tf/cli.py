@@ -6,13 +6,10 @@ import io
 import json
 import logging
 import os
-import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
@@ -25,6 +22,7 @@ from a3c_tf.envs.factory import RegisteredEnv, spaces_of
 from a3c_tf.errors import CheckpointError, ConfigError, at_the_end
 from a3c_tf.run_directory import new_run_directory, write_config
 from a3c_tf.settings import describe_settings, parse_settings
+from a3c_tf.signals import Terminated
 
 if TYPE_CHECKING:
     from a3c_tf.agents.a3c import A3CAgent
@@ -37,10 +35,6 @@ EVAL_ENVS = 20  # more at once gain little: the last episode is waited for anywa
 OK, FAILED, USAGE, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM, handled like Ctrl-C."""
-
-
 def train(arguments: Sequence[str]) -> int:
     """`scripts/train.py`."""
     console = Console()
@@ -50,7 +44,9 @@ def train(arguments: Sequence[str]) -> int:
         make_env = RegisteredEnv(config.env)
         spaces = spaces_of(make_env)
         from a3c_tf.build import build_agent
+        from a3c_tf.quiet import tf
 
+        tf.config.run_functions_eagerly(config.eager)
         agent = build_agent(config, *spaces)
         directory = config.resume or new_run_directory(config)
         if config.resume is None:
@@ -86,35 +82,36 @@ def _run(
         except (BrokenPipeError, SystemExit):  # nobody reads any more (`| head`); train on
             display = make_display(Console(file=io.StringIO()), config.steps)
 
-    with _terminate_as_interrupt():
-        try:
-            train_agent_async(
-                directory,
-                config.workers,
-                make_env,
-                agent=agent,
-                steps=config.steps,
-                eval_interval=config.eval_interval,
-                eval_n_episodes=config.eval_episodes,
-                successful_score=config.successful_score,
-                envs_per_worker=config.envs_per_worker,
-                t_max=config.t_max,
-                seed=config.seed,
-                eval_envs=EVAL_ENVS,
-                eval_seconds=config.eval_seconds,
-                checkpoint_seconds=config.checkpoint_seconds,
-                resume=config.resume is not None,
-                backend=resolve_backend(config.backend, config.workers),
-                on_tick=on_tick,
-            )
-        except (ConfigError, CheckpointError) as error:
-            return _usage(error)
-        except KeyboardInterrupt as error:
-            _close(display)
-            console.print(f"interrupted; go on with: --resume {directory}", highlight=False)
-            return TERMINATED if isinstance(error, Terminated) else INTERRUPTED
-        finally:
-            _close(display)
+    try:
+        train_agent_async(
+            directory,
+            config.workers,
+            make_env,
+            agent=agent,
+            steps=config.steps,
+            eval_interval=config.eval_interval,
+            eval_n_episodes=config.eval_episodes,
+            successful_score=config.successful_score,
+            envs_per_worker=config.envs_per_worker,
+            t_max=config.t_max,
+            seed=config.seed,
+            eval_envs=EVAL_ENVS,
+            eval_seconds=config.eval_seconds,
+            checkpoint_seconds=config.checkpoint_seconds,
+            stall_timeout=config.stall_timeout,
+            deterministic=config.deterministic,
+            resume=config.resume is not None,
+            backend=resolve_backend(config),
+            on_tick=on_tick,
+        )
+    except (ConfigError, CheckpointError) as error:
+        return _usage(error)
+    except KeyboardInterrupt as error:
+        _close(display)
+        console.print(f"interrupted; go on with: --resume {directory}", highlight=False)
+        return TERMINATED if isinstance(error, Terminated) else INTERRUPTED
+    finally:
+        _close(display)
     _print_result(console, directory)
     return OK
 
@@ -247,6 +244,7 @@ def benchmark(arguments: Sequence[str]) -> int:
             envs_per_worker=config.envs_per_worker,
             t_max=config.t_max,
             network=config.network,
+            backend=config.backend,
         )
         settings.validate()
         if config.seconds <= 0:
@@ -266,7 +264,7 @@ def benchmark(arguments: Sequence[str]) -> int:
         config.envs_per_worker,
         config.t_max,
         config.seconds,
-        resolve_backend(config.backend, config.workers),
+        resolve_backend(settings),
     )
     if config.json:
         print(json.dumps(asdict(speed)))
@@ -281,22 +279,6 @@ def benchmark(arguments: Sequence[str]) -> int:
     table.add_row("workers' time", ", ".join(shares))
     Console().print(table)
     return OK
-
-
-@contextmanager
-def _terminate_as_interrupt() -> Iterator[None]:
-    """Within the block, SIGTERM and a closed terminal raise `Terminated` in the main thread."""
-
-    def terminate(signum: int, frame: FrameType | None) -> None:
-        raise Terminated
-
-    signals = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
-    previous = {number: signal.signal(number, terminate) for number in signals}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 def _choose_kernels(network: str) -> None:

@@ -40,6 +40,10 @@ class TrainConfig:
     """Environments that each worker steps together (K); 1 is the paper's A3C."""
     t_max: int = 5
     """Steps of a rollout (T): one update is made from t_max x envs_per_worker steps."""
+    deterministic: bool = False
+    """Threads take turns in a fixed order: the same command gives the same run, bit for bit."""
+    eager: bool = False
+    """Run everything line by line, slowly, as one does to find a mistake; needs threads."""
     steps: int = 1_000_000
     """Environment steps of all workers together, at which the run ends."""
 
@@ -87,6 +91,9 @@ class TrainConfig:
     """Mean evaluation return at which the run ends as solved."""
     checkpoint_seconds: float = 60.0
     """Seconds between checkpoints of the full training state."""
+    stall_timeout: float = 300.0
+    """Seconds without a step after which a worker is reported, and after twice that the run ends;
+    0 for never."""
 
     def validate(self) -> None:
         """Checks what types cannot say.
@@ -106,12 +113,17 @@ class TrainConfig:
             "max_gradient_norm",
             "eval_interval",
             "eval_seconds",
+            "stall_timeout",
         ):
             self._require(name, getattr(self, name) >= 0, "at least 0")
         for name in ("learning_rate", "optimizer_epsilon", "checkpoint_seconds"):
             self._require(name, getattr(self, name) > 0, "more than 0")
         for name in ("gamma", "gae_lambda"):
             self._require(name, 0 <= getattr(self, name) <= 1, "from 0 to 1")
+        if self.deterministic or self.eager:
+            backend = resolve_backend(self)
+            self._require("backend", backend == "threads", "threads for --deterministic or --eager")
+            self._require("eval_seconds", not self.eval_seconds, "0 for --deterministic or --eager")
         self._require("hidden_sizes", all(units > 0 for units in self.hidden_sizes), "positive")
 
     def _require(self, name: str, holds: bool, what: str) -> None:
@@ -154,11 +166,12 @@ def _check_type(name: str, value: Any, default: Any, origin: str) -> None:
         raise ConfigError(f"{origin}: {name} is {value!r}, which is no {kinds[0].__name__}")
 
 
-def resolve_backend(backend: Literal["auto", "threads", "processes"], workers: int) -> Backend:
+def resolve_backend(config: TrainConfig) -> Backend:
     """What "auto" stands for: workers in one process take the interpreter lock from each other."""
-    if backend == "auto":
-        return "processes" if workers > 1 else "threads"
-    return backend
+    if config.backend == "auto":
+        alone = config.workers == 1 or config.deterministic or config.eager
+        return "threads" if alone else "processes"
+    return config.backend
 
 
 def preset_names() -> list[str]:

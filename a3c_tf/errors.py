@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
@@ -13,6 +14,14 @@ class ConfigError(ValueError):
 
 class CheckpointError(Exception):
     """A checkpoint is missing, incomplete or altered."""
+
+
+class NotFiniteError(FloatingPointError):
+    """An observation, reward, loss or gradient is NaN or infinite; nothing has been pushed."""
+
+
+class StalledError(RuntimeError):
+    """A worker has made no step for too long."""
 
 
 @contextmanager
@@ -36,3 +45,27 @@ def near(name: str, known: Iterable[str]) -> str:
     """A hint at names spelled like this one, in brackets; empty if there are none."""
     matches = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
     return f" (near: {', '.join(matches)})" if matches else ""
+
+
+def in_time(action: Callable[[], None], seconds: float) -> None:
+    """Calls a function that might never return, and waits for it so long.
+
+    Raises:
+        TimeoutError: it has not returned; it is left alone in a thread that ends with the program.
+        BaseException: what the function raised.
+    """
+    errors: list[BaseException] = []
+
+    def guarded() -> None:
+        try:
+            action()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=guarded, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise TimeoutError(f"{action!r} has not returned in {seconds:g} s")
+    if errors:
+        raise errors[0]

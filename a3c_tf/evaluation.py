@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -14,6 +14,7 @@ from gymnasium.vector import VectorEnv
 from a3c_tf.agents.base import Agent
 from a3c_tf.envs.factory import MakeEnv, make_vector_env
 from a3c_tf.envs.runner import observation_dtype
+from a3c_tf.errors import at_the_end
 from a3c_tf.quiet import tf
 
 MAX_EPISODE_STEPS = 27_000  # 30 minutes of an Atari game; ends what would never end
@@ -53,7 +54,7 @@ class Evaluator:
         agent: acts with its weights of the moment.
         make_env: called with test=True, once for each environment.
         episodes: how many make one evaluation.
-        seed: of the first reset and of the actions drawn.
+        seed: of the environments and of the actions drawn.
         greedy: the most likely actions instead of drawn ones.
         envs: how many are stepped at once; at most one for each episode.
         steps: in place of `episodes`, environment steps of one evaluation, in one environment.
@@ -85,16 +86,21 @@ class Evaluator:
         self._max_episode_len = max_episode_len
         self._envs: VectorEnv | None = None
         self._seed = seed
-        self._calls = 0
 
-    def run(self, should_stop: Callable[[], bool] = lambda: False) -> Scores | None:
+    def run(
+        self, should_stop: Callable[[], bool] = lambda: False, number: int = 0
+    ) -> Scores | None:
         """Runs the episodes; None if `should_stop` became true before they were over.
+
+        Environments and actions are a function of the evaluator's seed and of `number`.
 
         Which episodes count is fixed beforehand, the first n/K of each of the K environments,
         so that short episodes are not favoured. With `steps`, those that end in them, or the
         unfinished one if it is the only one.
         """
-        envs, observations = self._reset()
+        env_seed, action_seed = np.random.SeedSequence([self._seed, number]).generate_state(2)
+        envs = self._make_envs()
+        observations, _ = envs.reset(seed=int(env_seed))
         # Never empty before the steps are done, where these decide.
         quota = np.full(self.env_count, self.steps or (self.episodes or 0) // self.env_count)
         quota[: (self.episodes or 0) % self.env_count] += 1
@@ -102,14 +108,13 @@ class Evaluator:
         returns, lengths = np.zeros(self.env_count), np.zeros(self.env_count, np.int64)
         resetting = np.zeros(self.env_count, np.bool_)
         scores: list[tuple[float, int]] = []
-        taken = 0
+        taken, calls = 0, itertools.count()
         while quota.any() and taken != self.steps:
             if should_stop():
                 return None
-            self._calls += 1
             actions = self._act(
                 tf.constant(np.asarray(observations, dtype)),
-                tf.constant([self._seed, self._calls], tf.int64),
+                tf.constant([int(action_seed), next(calls)], tf.int64),
             )[0].numpy()
             observations, rewards, terminated, truncated, _ = envs.step(actions)
             returns += np.where(resetting, 0.0, rewards)
@@ -131,16 +136,15 @@ class Evaluator:
 
     def close(self) -> None:
         """Closes the environments."""
-        for envs in (self._envs, self._first):
-            if envs is not None:
-                envs.close()
+        ours = [envs for envs in (self._envs, self._first) if envs is not None]
         self._envs = self._first = None
+        with at_the_end(*(envs.close for envs in ours)):
+            pass
 
-    def _reset(self) -> tuple[VectorEnv, Any]:
-        if self._envs is not None:
-            return self._envs, self._envs.reset()[0]
-        first, self._first = self._first, None
-        self._envs = make_vector_env(
-            self._make_env, 0, self.env_count, True, self._max_episode_len, first
-        )
-        return self._envs, self._envs.reset(seed=self._seed)[0]
+    def _make_envs(self) -> VectorEnv:
+        if self._envs is None:
+            first, self._first = self._first, None
+            self._envs = make_vector_env(
+                self._make_env, 0, self.env_count, True, self._max_episode_len, first
+            )
+        return self._envs

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from a3c_tf.agents.base import Agent
+from a3c_tf.backends.turns import FixedOrder
 from a3c_tf.checkpoints import save_agent, save_checkpoint
-from a3c_tf.errors import at_the_end
+from a3c_tf.errors import at_the_end, in_time
 from a3c_tf.evaluation import Evaluator, Scores
 from a3c_tf.parameters import ParameterServer, Snapshot
 from a3c_tf.reporting import Reporter
@@ -22,6 +23,9 @@ from a3c_tf.worker import RunningWorker
 EvaluationHook = Callable[[Agent, Scores, int], object]
 
 POLL_SECONDS = 0.05
+CLOSE_SECONDS = 3.0  # for the environments of the evaluation
+STEPS_PER_SECOND = 1000  # where time is counted in steps
+MAX_FAILED_SAVES = 3  # in a row
 # Points of a curve lie 1/200 of the run so far apart: dense at first, and few in a long run.
 WRITE_SECONDS, MAX_WRITE_SECONDS = 0.5, 30.0
 
@@ -35,6 +39,8 @@ class Progress:
         best_score: highest mean of an evaluation, or None.
         last_score: mean of the last evaluation, or None.
         last_evaluation: global step of the last evaluation.
+        seeded_at: global step that the seeds of workers and evaluation were drawn for.
+        last_row: what that wrote into scores.txt, or was about to write.
         stopped_by: "steps", "successful_score", "evaluation_hook", "error" or "interrupt"; None
             while it runs.
         workers_started: how many workers have reported steps.
@@ -44,8 +50,16 @@ class Progress:
     best_score: float | None = None
     last_score: float | None = None
     last_evaluation: int = 0
+    seeded_at: int = 0
+    last_row: dict[str, float] | None = None
     stopped_by: str | None = None
     workers_started: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """What a checkpoint keeps of it."""
+        values = asdict(self)
+        del values["stopped_by"], values["workers_started"]
+        return values
 
 
 class PolicyMonitor:
@@ -61,7 +75,12 @@ class PolicyMonitor:
         eval_seconds: if more than 0, seconds between evaluations, in place of the steps.
         successful_score: mean evaluation return at which the run ends, or None.
         checkpoint_seconds: seconds between checkpoints.
-        progress: where a resumed run stands.
+        progress: where the run stands; None for a new one.
+        resumed: whether the run goes on from a checkpoint.
+        order: in which workers and monitor take turns; None where they do not. With one, what
+            goes by seconds goes by global steps instead, a thousand to the second, and
+            checkpoints hold the workers too, so that the run can be gone on with as if it had not
+            been broken off.
         save_best: whether `best/` is kept.
         evaluation_hooks: called after each evaluation.
         logger: for what happens.
@@ -82,12 +101,15 @@ class PolicyMonitor:
         save_best: bool = True,
         evaluation_hooks: Sequence[EvaluationHook] = (),
         logger: logging.Logger | None = None,
+        resumed: bool = False,
+        order: FixedOrder | None = None,
     ) -> None:
         self.progress = progress or Progress()
         self._directory = directory
         self._server = server
+        self._workers = workers
+        self._order = order
         self._agent = agent
-        self._connection = server.connect(agent.weights)
         self._evaluator = evaluator
         self._eval_interval = eval_interval
         self._eval_seconds = eval_seconds
@@ -96,8 +118,12 @@ class PolicyMonitor:
         self._save_best = save_best
         self._evaluation_hooks = evaluation_hooks
         self._logger = logger or logging.getLogger("a3c_tf")
-        self._reporter = Reporter(directory, server, workers, self._logger)
+        self._reporter = Reporter(directory, server, workers, self._logger, resumed)
+        self._failed_saves = 0
+        if self.progress.last_row:  # the program before this one may not have come to it
+            self._reporter.write_row(self.progress.last_row)
         self._elapsed_before = self.progress.elapsed
+        self._last_write = self._last_checkpoint = self._last_evaluation_time = 0.0
         self._start_clocks()
         self._first_step = server.global_step
 
@@ -106,40 +132,63 @@ class PolicyMonitor:
     def run(self, wait_for_stop: Callable[[float], bool]) -> None:
         """Does what is due until `wait_for_stop(seconds)` says that the run is over."""
         self._start_clocks()
-        while not wait_for_stop(POLL_SECONDS):
-            now = monotonic()
-            self._read_clock(now)
-            if now - self._reporter.last_write >= self._write_interval():
-                self._reporter.write_training(now)
-                self.progress.workers_started = self._reporter.workers_started
-            if self._evaluation_is_due(now):
-                self.evaluate(lambda: wait_for_stop(0.0))
-                if self.progress.stopped_by:
-                    return
-            if now - self._last_checkpoint >= self._checkpoint_seconds:
-                self.checkpoint()
+        order = self._order
+        if order is None:
+            while not wait_for_stop(POLL_SECONDS) and self._poll(wait_for_stop):
+                pass
+            return
+        member, going_on = len(self._workers), True
+        with at_the_end(lambda: order.leave(member)):
+            while going_on and not wait_for_stop(0.0):
+                with order.turn(member, lambda: wait_for_stop(0.0)):
+                    going_on = self._poll(wait_for_stop)
+
+    def _poll(self, wait_for_stop: Callable[[float], bool]) -> bool:
+        """Does what is due; whether the run goes on."""
+        now = self._now()
+        self._read_clock()
+        if now - self._last_write >= self._write_interval():
+            self._last_write = now
+            self._reporter.write_training()
+            self.progress.workers_started = self._reporter.workers_started
+        if self._evaluation_is_due(now):
+            self.evaluate(lambda: wait_for_stop(0.0))
+            if self.progress.stopped_by:
+                return False
+        if now - self._last_checkpoint >= self._checkpoint_seconds:
+            self.checkpoint()
+        return True
 
     def evaluate(self, should_stop: Callable[[], bool] = lambda: False) -> None:
-        """Evaluates the globals of this moment, unless interrupted, and keeps what is best."""
+        """Evaluates the globals of this moment, unless interrupted, and keeps what is best.
+
+        A checkpoint of what was evaluated comes before the row: whenever the program is killed,
+        no row is of a later step than the checkpoint that the run is resumed from, and none is
+        missing.
+        """
         if self._evaluator is None:
             return
-        self._last_evaluation_time = monotonic()
-        self._connection.pull()
-        step, episodes = self._connection.step, self._connection.episodes
-        scores = self._evaluator.run(should_stop)
-        self._read_clock(monotonic())
+        began = self._last_evaluation_time = self._now()
+        snapshot = self._server.snapshot()
+        self._hold(snapshot)
+        step = snapshot.global_step
+        scores = self._evaluator.run(should_stop, step)
+        self._read_clock()
         if scores is None:
             return
-        self.progress.last_evaluation = step
-        self._reporter.write_scores(scores, step, episodes, self.progress.elapsed)
-        mean = scores.summary()["mean"]
-        self.progress.last_score = mean
+        row = self._reporter.row(scores, step, snapshot.episodes, self.progress.elapsed)
+        mean = row["mean"]
+        self.progress.last_evaluation, self.progress.last_score = step, mean
+        self.progress.last_row = row
         best = self.progress.best_score
         if best is None or mean > best:
             self.progress.best_score = mean
             self._logger.info("best score at step %d: %s, before %s", step, mean, best)
             if self._save_best:
-                save_agent(self._agent, self._directory / "best")
+                self._save(lambda: save_agent(self._agent, self._directory / "best"))
+        self._save_checkpoint(snapshot)
+        self._last_checkpoint = began
+        self._reporter.write_row(row)
         for hook in self._evaluation_hooks:
             if hook(self._agent, scores, step) == "stop":
                 self.progress.stopped_by = "evaluation_hook"
@@ -149,38 +198,53 @@ class PolicyMonitor:
 
     def checkpoint(self) -> None:
         """Writes the full training state of this moment."""
-        self._last_checkpoint = monotonic()
+        self._last_checkpoint = self._now()
         snapshot = self._server.snapshot()
         self._hold(snapshot)
-        progress = {
-            "elapsed": self.progress.elapsed,
-            "best_score": self.progress.best_score,
-            "last_score": self.progress.last_score,
-            "last_evaluation": self.progress.last_evaluation,
-        }
-        save_checkpoint(self._directory / "checkpoints", self._agent, snapshot, progress)
+        self._save_checkpoint(snapshot)
+
+    def _save_checkpoint(self, snapshot: Snapshot) -> None:
+        root, progress = self._directory / "checkpoints", self.progress.to_json()
+        workers = [worker.state() for worker in self._workers] if self._order else []
+        self._save(lambda: save_checkpoint(root, self._agent, snapshot, progress, workers=workers))
+
+    def _save(self, save: Callable[[], object]) -> None:
+        """Saves; a failure is reported, since the next one may succeed, and the third is raised."""
+        try:
+            save()
+        except OSError as error:
+            self._failed_saves += 1
+            text = f"could not save at step {self._server.global_step}: {error}"
+            self._logger.error(text)
+            self._reporter.write_text("error", text)
+            if self._failed_saves >= MAX_FAILED_SAVES:
+                raise
+        else:
+            self._failed_saves = 0
 
     # After the workers have ended, in the main thread --------------------------------------
 
-    def finish(self, stopped_by: str) -> None:
+    def finish(self, stopped_by: str, should_stop: Callable[[], bool] = lambda: False) -> None:
         """Evaluates at the end, saves the agent and a checkpoint, and writes the summary.
 
         Args:
             stopped_by: "steps", "error" or "interrupt"; an evaluation that has reached the
                 successful score goes before "steps".
+            should_stop: ends the evaluation, which makes it an "interrupt".
         """
         ending = stopped_by
         with at_the_end(
             lambda: self._save_last(ending),
             lambda: write_summary(self._directory, self.summary()),
-            self._evaluator.close if self._evaluator else lambda: None,
+            lambda: in_time(self._evaluator.close, CLOSE_SECONDS) if self._evaluator else None,
             self._reporter.close,
         ):
             try:
-                self._reporter.write_training(monotonic())
+                self._reporter.write_training()
                 behind = self.progress.last_evaluation < self._server.global_step
                 if stopped_by == "steps" and behind and not self.progress.stopped_by:
-                    self.evaluate()
+                    self.evaluate(should_stop)
+                    ending = "interrupt" if should_stop() else ending
             except BaseException as error:
                 ending = "interrupt" if isinstance(error, KeyboardInterrupt) else "error"
                 raise
@@ -213,11 +277,16 @@ class PolicyMonitor:
     # Parts ----------------------------------------------------------------------------------
 
     def _start_clocks(self) -> None:
-        self._start = self._last_checkpoint = self._last_evaluation_time = monotonic()
+        self._start, now = monotonic(), self._now()
+        self._last_write, self._last_checkpoint, self._last_evaluation_time = now, now, now
         self._reporter.restart_clock()
 
-    def _read_clock(self, now: float) -> None:
-        self.progress.elapsed = self._elapsed_before + now - self._start
+    def _now(self) -> float:
+        """Seconds, for what is due after so many of them."""
+        return self._server.global_step / STEPS_PER_SECOND if self._order else monotonic()
+
+    def _read_clock(self) -> None:
+        self.progress.elapsed = self._elapsed_before + monotonic() - self._start
 
     def _evaluation_is_due(self, now: float) -> bool:
         if self._evaluator is None:

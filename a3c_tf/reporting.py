@@ -12,7 +12,7 @@ import numpy as np
 from a3c_tf.envs.runner import Episode
 from a3c_tf.evaluation import Scores
 from a3c_tf.parameters import ParameterServer
-from a3c_tf.telemetry import EventLog, ScoreLog
+from a3c_tf.telemetry import SUMMARY, EventLog, ScoreLog
 from a3c_tf.worker import TIMES, Report, RunningWorker
 
 
@@ -24,6 +24,7 @@ class Reporter:
         server: has the global step and the agent.
         workers: whose reports and episodes are collected.
         logger: gets a line for an episode of worker 0, at most one at each `write_training`.
+        resumed: whether the run goes on from a checkpoint.
     """
 
     def __init__(
@@ -32,12 +33,13 @@ class Reporter:
         server: ParameterServer,
         workers: Sequence[RunningWorker],
         logger: logging.Logger,
+        resumed: bool = False,
     ) -> None:
         self._directory = directory
         self._server = server
         self._workers = workers
         self._logger = logger
-        self._events = EventLog(directory)
+        self._events = EventLog(directory, server.global_step if resumed else None)
         self._score_log = ScoreLog(directory, workers[0].statistics)
         self._statistics: dict[str, float] = {}
         self._total = Report()
@@ -46,12 +48,13 @@ class Reporter:
 
     def restart_clock(self) -> None:
         """The workers begin now."""
-        self.last_write = monotonic()
+        self._last_write = monotonic()
         self._last_step = self._server.global_step
 
-    def write_training(self, now: float) -> None:
+    def write_training(self) -> None:
         """Writes means over what the workers did since the last time."""
-        step, seconds = self._server.global_step, now - self.last_write
+        now = monotonic()
+        step, seconds = self._server.global_step, now - self._last_write
         reports = [worker.take_report() for worker in self._workers]
         episodes = [worker.take_episodes() for worker in self._workers]
         values = _episode_means([e for of_worker in episodes for e in of_worker])
@@ -68,17 +71,26 @@ class Reporter:
             self._worker_steps[index] += report.steps
         if episodes[0]:
             self._log_episode(episodes[0][-1], step)
-        self.last_write, self._last_step = now, step
+        self._last_write, self._last_step = now, step
 
-    def write_scores(self, scores: Scores, step: int, episodes: int, elapsed: float) -> None:
-        """Writes an evaluation of the weights of a global step: a row, and TensorBoard."""
-        summary = scores.summary()
-        values = {f"eval/{name}": value for name, value in summary.items()}
-        values["eval/episode_length"] = float(scores.lengths.mean())
-        self._events.scalars(values, step)
+    def row(self, scores: Scores, step: int, episodes: int, elapsed: float) -> dict[str, float]:
+        """An evaluation of the weights of a global step, as a row of scores.txt."""
         counts = {"steps": step, "episodes": episodes, "elapsed": round(elapsed, 3)}
-        self._score_log.append(counts | summary | self._statistics)
-        self._logger.info("evaluation at step %d: %s", step, summary)
+        length = {"episode_length": float(scores.lengths.mean())}
+        return counts | scores.summary() | length | self._statistics
+
+    def write_row(self, row: dict[str, float]) -> None:
+        """Writes an evaluation, unless that has been done before, to TensorBoard as well."""
+        if self._score_log.append(row):
+            names = (*SUMMARY, "episode_length")
+            values = {name: row[name] for name in names}
+            self._logger.info("evaluation at step %d: %s", row["steps"], values)
+            tags = {f"eval/{name}": value for name, value in values.items()}
+            self._events.scalars(tags, int(row["steps"]))
+
+    def write_text(self, tag: str, text: str) -> None:
+        """Writes a text to TensorBoard, at the global step."""
+        self._events.text(tag, text, self._server.global_step)
 
     @property
     def workers_started(self) -> int:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.plugins.scalar.summary_v2 import scalar_pb
+from tensorboard.plugins.text.summary_v2 import text_pb
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-SCORE_COLUMNS = ("steps", "episodes", "elapsed", "mean", "median", "stdev", "max", "min")
+SUMMARY = ("mean", "median", "stdev", "max", "min")  # of the returns of an evaluation
+SCORE_COLUMNS = ("steps", "episodes", "elapsed", *SUMMARY)
 
 
 class EventLog:
@@ -23,10 +26,17 @@ class EventLog:
 
     Args:
         directory: the run directory.
+        resumed_at: the global step at which a resumed run goes on: what an earlier program has
+            written beyond it, and lost, TensorBoard then leaves out.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, resumed_at: int | None = None) -> None:
         self._writer = EventFileWriter(str(directory), flush_secs=2)
+        if resumed_at is not None:
+            start = SessionLog(status=SessionLog.START)
+            self._writer.add_event(
+                Event(wall_time=time.time(), step=resumed_at + 1, session_log=start)
+            )
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         """Writes values by tag."""
@@ -34,6 +44,11 @@ class EventLog:
         for tag, value in values.items():
             event = Event(wall_time=now, step=step, summary=scalar_pb(tag, value))
             self._writer.add_event(event)
+
+    def text(self, tag: str, text: str, step: int) -> None:
+        """Writes a text."""
+        event = Event(wall_time=time.time(), step=step, summary=text_pb(tag, text))
+        self._writer.add_event(event)
 
     def close(self) -> None:
         """Flushes and closes the file."""
@@ -51,12 +66,34 @@ class ScoreLog:
     def __init__(self, directory: Path, statistics: Sequence[str]) -> None:
         self._path = directory / "scores.txt"
         self._columns = (*SCORE_COLUMNS, *statistics)
-        if not self._path.exists():
+        self._last_step = -1
+        if self._path.exists():
+            self._go_on()
+        else:
             self._append(self._columns)
 
-    def append(self, row: Mapping[str, float]) -> None:
-        """Adds a row; a column without a value is left as nan."""
+    def append(self, row: Mapping[str, float]) -> bool:
+        """Adds a row and returns True, unless there is one of this step or a later one.
+
+        A column without a value is left as nan.
+        """
+        if row["steps"] <= self._last_step:
+            return False
         self._append([row.get(column, float("nan")) for column in self._columns])
+        self._last_step = int(row["steps"])
+        return True
+
+    def _go_on(self) -> None:
+        """Cuts off a row that was not finished, and finds the last step."""
+        content = self._path.read_bytes()
+        whole = content[: content.rfind(b"\n") + 1]
+        if whole != content:
+            os.truncate(self._path, len(whole))
+        lines = whole.decode().splitlines()
+        if not lines:
+            self._append(self._columns)
+        elif len(lines) > 1:
+            self._last_step = int(lines[-1].split("\t")[0])
 
     def _append(self, values: Sequence[Any]) -> None:
         with self._path.open("a") as file:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any, get_args
 
 import numpy as np
 
@@ -17,24 +18,23 @@ from a3c_tf.backends.plan import WorkerPlan
 from a3c_tf.backends.processes import CHILD_NAME, MISSING_GUARD, process_workers
 from a3c_tf.backends.supervisor import supervise
 from a3c_tf.backends.threads import thread_workers
-from a3c_tf.checkpoints import newest_checkpoint
+from a3c_tf.backends.turns import FixedOrder
+from a3c_tf.checkpoints import clean_up, newest_checkpoint
 from a3c_tf.config import Backend
-from a3c_tf.envs.factory import MakeEnv, check_env
+from a3c_tf.envs.factory import MakeEnv, check_env, name_of
 from a3c_tf.errors import CheckpointError
 from a3c_tf.evaluation import Evaluator
 from a3c_tf.graphs import configure_tensorflow
 from a3c_tf.hooks import GlobalStepHook
 from a3c_tf.monitor import EvaluationHook, PolicyMonitor, Progress
 from a3c_tf.parameters import ParameterServer
+from a3c_tf.quiet import keras
+from a3c_tf.signals import StopRequest, stop_requests
+from a3c_tf.watchdog import Watchdog
 from a3c_tf.worker import RunningWorker
 
 # on_tick(global step, progress), called about ten times a second
 OnTick = Callable[[int, Progress], None]
-
-BACKENDS: dict[str, Callable[..., Sequence[RunningWorker]]] = {
-    "threads": thread_workers,
-    "processes": process_workers,
-}
 
 
 def train_agent_async(
@@ -63,6 +63,8 @@ def train_agent_async(
     eval_seconds: float = 0.0,
     evaluation_hooks: Sequence[EvaluationHook] = (),
     checkpoint_seconds: float = 60.0,
+    stall_timeout: float = 300.0,
+    deterministic: bool = False,
     resume: bool = False,
     on_tick: OnTick | None = None,
 ) -> Agent:
@@ -101,6 +103,11 @@ def train_agent_async(
         evaluation_hooks: `hook(agent, scores, step)` is called after each evaluation with the
             agent that was evaluated; a run ends if one returns "stop".
         checkpoint_seconds: seconds between checkpoints.
+        stall_timeout: seconds without a step after which a worker is reported with the place
+            where it is; after twice that the run ends. 0 for never.
+        deterministic: workers (threads) and monitor take turns in a fixed order, so that a run
+            can be repeated bit for bit; it is resumed as if it had not been broken off if the
+            environments are `Replayable`. Seconds between checkpoints are counted as 1000 steps.
         resume: go on from the newest checkpoint in `outdir`.
         on_tick: called about ten times a second in the calling thread with the global step
             and the progress.
@@ -113,8 +120,10 @@ def train_agent_async(
         FileExistsError: `outdir` holds a run, and `resume` is False.
         CheckpointError: there is no valid checkpoint to resume from.
         RuntimeError: a worker process has died, or the script has no `__main__` guard.
+        StalledError: a worker has made no step for twice the `stall_timeout`.
+        KeyboardInterrupt: Ctrl-C; `Terminated`, which is one, for SIGTERM.
         BaseException: the first error of any worker, environment, hook or of the monitor, as
-            itself, and KeyboardInterrupt; `<step>_except/` and a checkpoint have been saved.
+            itself. In all of these cases `<step>_except/` and a checkpoint have been saved.
     """
     _leave_if_in_a_child()
     logger = logger or logging.getLogger("a3c_tf")
@@ -141,12 +150,19 @@ def train_agent_async(
     ):
         if value is not None and value < least:
             raise ValueError(f"{name} is {value}; it must be at least {least}")
-    if backend not in BACKENDS:
-        raise ValueError(f"backend is {backend!r}; it must be one of {', '.join(BACKENDS)}")
+    if backend not in get_args(Backend):
+        raise ValueError(
+            f"backend is {backend!r}; it must be one of {', '.join(get_args(Backend))}"
+        )
     if profile and backend == "threads" and sys.version_info >= (3, 12):
         raise ValueError(
             "profile is True: from Python 3.12 on, cProfile cannot tell threads apart; "
             "take backend='processes'"
+        )
+    if deterministic and (backend != "threads" or eval_seconds):
+        raise ValueError(
+            f"deterministic is True: it needs backend='threads', not {backend!r}, and "
+            f"eval_seconds=0, not {eval_seconds}"
         )
     if resume and step_offset:
         raise ValueError(f"step_offset is {step_offset}; a resumed run goes on from its own step")
@@ -154,22 +170,33 @@ def train_agent_async(
         raise FileExistsError(f"{outdir} holds a run already: resume it or take a new directory")
     configure_tensorflow()
 
-    with ExitStack() as until_handed_over:
+    with ExitStack() as until_the_end:
         env = make_env(0, True)
         check_env(env)
-        until_handed_over.callback(env.close)
+        closing = until_the_end.enter_context(ExitStack())
+        closing.callback(env.close)
         if agent is None:
             assert make_agent is not None
             agent = make_agent(0)
         server = ParameterServer(agent, step_offset, global_step_hooks)
         progress = Progress(last_evaluation=step_offset)
+        states: list[dict[str, Any]] = []
         if resume:
-            progress = _restore(server, outdir, logger)
-        outdir.mkdir(parents=True, exist_ok=True)
-
-        # One child for each worker's environments and actions, one for evaluation. A resumed run
-        # draws other numbers than the one before it, which it would otherwise repeat.
-        root = np.random.SeedSequence([seed, server.global_step])
+            progress, states = _restore(server, outdir, logger)
+        order = None
+        if deterministic:
+            keras.utils.set_random_seed(seed)
+            if resume and len(states) != processes:
+                logger.warning("resumed with other workers: it does not go on as it would have")
+                states = []
+            order = FixedOrder(processes + 1, _whose_turn(states))
+        if not (deterministic and states):
+            # A resumed run draws other numbers than the one before it, which it would otherwise
+            # repeat; unless it goes on exactly from where that was.
+            progress.seeded_at, states = server.global_step, []
+        request = until_the_end.enter_context(stop_requests())
+        # One for each worker's environments and actions, one for evaluation.
+        root = np.random.SeedSequence([seed, progress.seeded_at])
         seeds = root.generate_state(2 * processes + 1)
         plans = [
             WorkerPlan(
@@ -183,10 +210,16 @@ def train_agent_async(
                 env_seed=int(seeds[2 * index + 1]),
                 max_episode_len=max_episode_len,
                 profile=outdir.absolute() / f"profile-{index}.out" if profile else None,
+                replayable=deterministic,
+                state=states[index] if states else None,
             )
             for index in range(processes)
         ]
-        workers = BACKENDS[backend](plans, agent, server)
+        workers: Sequence[RunningWorker] = (
+            thread_workers(plans, agent, server, order)
+            if backend == "threads"
+            else process_workers(plans, agent, server)
+        )
         monitored = agent.clone()
         evaluator = None
         if eval_interval is not None or eval_seconds > 0:
@@ -200,51 +233,88 @@ def train_agent_async(
                 max_episode_len=max_episode_len,
                 first=env,
             )
-            until_handed_over.pop_all()
-    monitor = PolicyMonitor(
-        outdir,
-        server,
-        workers,
-        monitored,
-        evaluator,
-        eval_interval or 0,
-        eval_seconds,
-        successful_score,
-        checkpoint_seconds,
-        progress,
-        save_best_so_far_agent,
-        evaluation_hooks,
-        logger,
-    )
-
-    def tick() -> None:
-        if on_tick:
-            on_tick(server.global_step, monitor.progress)
-
-    try:
-        supervise([worker.run for worker in workers], monitor.run, tick)
-    except BaseException as error:
-        interrupted = isinstance(error, KeyboardInterrupt)
-        if not interrupted:
-            logger.error("the run ends at step %d: %r", server.global_step, error)
-        try:
-            monitor.finish("interrupt" if interrupted else "error")
-        except Exception as failure:  # must not hide what ended the run
-            logger.error("the end of the run could not be saved: %r", failure)
-        raise
-    monitor.finish("steps")
-    tick()
+            closing.pop_all()
+            closing.callback(evaluator.close)
+        outdir.mkdir(parents=True, exist_ok=True)
+        monitor = PolicyMonitor(
+            outdir,
+            server,
+            workers,
+            monitored,
+            evaluator,
+            eval_interval or 0,
+            eval_seconds,
+            successful_score,
+            checkpoint_seconds,
+            progress,
+            save_best_so_far_agent,
+            evaluation_hooks,
+            logger,
+            resume,
+            order,
+        )
+        watchdog = Watchdog(workers, stall_timeout, logger)
+        _run_to_the_end(server, workers, monitor, watchdog, request, name_of(env), on_tick, logger)
     return agent
 
 
-def _restore(server: ParameterServer, outdir: Path, logger: logging.Logger) -> Progress:
-    """Puts the newest valid checkpoint into the server."""
-    _, _, snapshot, saved = newest_checkpoint(outdir / "checkpoints", logger.warning)
+def _run_to_the_end(
+    server: ParameterServer,
+    workers: Sequence[RunningWorker],
+    monitor: PolicyMonitor,
+    watchdog: Watchdog,
+    request: StopRequest,
+    env_name: str,
+    on_tick: OnTick | None,
+    logger: logging.Logger,
+) -> None:
+    """Runs workers and monitor; whatever ends them, the agent and a checkpoint are saved."""
+
+    def tick() -> None:
+        request.raise_if_made()
+        watchdog.look()
+        if on_tick:
+            on_tick(server.global_step, monitor.progress)
+
+    def on_error(who: str, error: BaseException) -> None:
+        if isinstance(error, KeyboardInterrupt):
+            return
+        step = server.global_step
+        logger.error("the run ends at step %d: %s (%s): %r", step, who, env_name, error)
+        if hasattr(error, "add_note"):  # from Python 3.11 on; it is shown below the traceback
+            error.add_note(f"in {who} ({env_name}), at global step {step}")
+
     try:
-        server.restore(snapshot)
+        supervise([worker.run for worker in workers], monitor.run, tick, on_error)
+    except BaseException as error:
+        try:
+            monitor.finish("interrupt" if isinstance(error, KeyboardInterrupt) else "error")
+        except Exception as failure:  # must not hide what ended the run
+            logger.error("the end of the run could not be saved: %r", failure)
+        raise
+    monitor.finish("steps", lambda: bool(request))
+    request.raise_if_made()
+    if on_tick:
+        on_tick(server.global_step, monitor.progress)
+
+
+def _restore(
+    server: ParameterServer, outdir: Path, logger: logging.Logger
+) -> tuple[Progress, list[dict[str, Any]]]:
+    """Puts the newest valid checkpoint into the server; the progress, and the workers' states."""
+    clean_up(outdir)
+    checkpoint = newest_checkpoint(outdir / "checkpoints", logger.warning)
+    try:
+        server.restore(checkpoint.snapshot)
     except ValueError as error:
         raise CheckpointError(f"{outdir} cannot be resumed like this: {error}") from error
-    return Progress(**saved)
+    return Progress(**checkpoint.progress), checkpoint.workers
+
+
+def _whose_turn(states: Sequence[dict[str, Any]]) -> int:
+    """The first of the workers that have had the fewest turns."""
+    rollouts = [state["rollouts"] for state in states]
+    return rollouts.index(min(rollouts)) if rollouts else 0
 
 
 def _leave_if_in_a_child() -> None:

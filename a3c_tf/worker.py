@@ -29,10 +29,15 @@ from a3c_tf.envs.runner import (
     Episode,
     observation_dtype,
 )
+from a3c_tf.errors import NotFiniteError
 from a3c_tf.graphs import CompiledFunction, Tensor, flatten
 from a3c_tf.parameters import Connection
 from a3c_tf.quiet import tf
 
+# turn(): a context that is entered when it is the worker's turn, and left when it is over
+Turn = Callable[[], AbstractContextManager[Any]]
+
+CONNECTION_STATE = ("version", "step", "exploration")
 GRADIENT_NORM = "train/gradient_norm"
 TIMES = ("act", "env", "learn", "push", "wait")  # where a worker's time goes
 
@@ -77,6 +82,16 @@ class RunningWorker(Protocol):
 
     index: int
     statistics: tuple[str, ...]
+
+    @property
+    def beats(self) -> int:
+        """Rises with every step that it makes."""
+
+    def stack(self) -> str:
+        """Where it is in its program, as text."""
+
+    def state(self) -> dict[str, Any]:
+        """Where it is between two rollouts; of workers that take turns only."""
 
     def run(self, should_stop: Callable[[], bool]) -> None:
         """Iterates, in the calling thread or on its behalf, until done or told to stop."""
@@ -149,29 +164,56 @@ class Worker:
         self,
         runner: EnvRunner,
         should_stop: Callable[[], bool],
-        turn: AbstractContextManager[Any] | None = None,
+        turn: Turn = nullcontext,
     ) -> None:
         """Iterates until `should_stop`, then counts what an unfinished rollout has stepped.
 
         Args:
             runner: this worker's environments.
             should_stop: asked before every iteration.
-            turn: held during an iteration, to limit how many workers compute at a time.
+            turn: gives what is held during an iteration: who computes when.
 
         Raises:
             Exception: the first one that an environment raised, as itself.
-            FloatingPointError: a loss or gradient is not finite; nothing has been pushed.
+            NotFiniteError: an observation, reward, loss or gradient is; nothing has been pushed.
         """
-        self.runner = self._runners[self.index] = runner
-        self.connection.env = runner.envs
-        self.connection.pull()
-        turn = turn or nullcontext()
-        while not should_stop():
+        with turn():
+            self.begin(runner)
+        while True:
             asked = perf_counter()
-            with turn:
+            with turn():
+                if should_stop():
+                    return
                 self.iterate(runner, perf_counter() - asked)
+            if isinstance(runner.error, NotFiniteError):
+                raise NotFiniteError(self._here(runner.error)) from runner.error
             if runner.error is not None:
                 raise runner.error
+
+    def begin(self, runner: EnvRunner) -> None:
+        """Takes the environments, and the first weights unless they have been restored."""
+        self.runner = self._runners[self.index] = runner
+        self.connection.env = runner.envs
+        if not self._rollouts:
+            self.connection.pull()
+
+    def state(self) -> dict[str, Any]:
+        """Where the worker is between two rollouts: counters, weights, and its environments."""
+        return {
+            "index": self.index,
+            "rollouts": self._rollouts,
+            "connection": {name: getattr(self.connection, name) for name in CONNECTION_STATE},
+            "weights": [weight.numpy() for weight in self.agent.weights],
+            "runner": self.runner.state() if self.runner else None,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Goes where another worker was, but for the environments. Before `begin`."""
+        self._rollouts = state["rollouts"]
+        for name in CONNECTION_STATE:
+            setattr(self.connection, name, state["connection"][name])
+        for weight, array in zip(self.agent.weights, state["weights"], strict=True):
+            weight.assign(array)
 
     def iterate(self, runner: EnvRunner, waited: float = 0.0) -> None:
         """One rollout, its gradients, and their exchange for the next weights.
@@ -224,12 +266,13 @@ class Worker:
         return self.runner.take_episodes() if self.runner else []
 
     def _check(self, statistics: npt.NDArray[np.float32]) -> None:
-        """A NaN anywhere in the rollout, the nets or the gradients reaches their norm."""
+        """A NaN anywhere in the nets or the gradients reaches their norm."""
         if not np.isfinite(statistics).all():
             values = dict(zip(self.statistics, statistics.tolist(), strict=True))
-            raise FloatingPointError(
-                f"worker {self.index} computed a loss or gradient that is not finite: {values}"
-            )
+            raise NotFiniteError(self._here(f"a loss or gradient is not finite: {values}"))
+
+    def _here(self, what: object) -> str:
+        return f"worker {self.index}, global step {self.connection.step}: {what}"
 
     # The graph ------------------------------------------------------------------------------
 

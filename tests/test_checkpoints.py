@@ -77,7 +77,7 @@ def test_round_trip(tmp_path: Path, optimizer: Any) -> None:
     assert (snapshot.global_step, snapshot.version, snapshot.episodes) == (30, 3, 6)
     assert any(array.any() for array in snapshot.optimizer)
     path = save_checkpoint(tmp_path, agent, snapshot, PROGRESS)
-    loaded, restored, progress = load_checkpoint(path)
+    _, loaded, restored, progress, _ = load_checkpoint(path)
     assert_equal(restored, snapshot)
     assert progress == PROGRESS
     assert loaded.hyperparameters == agent.hyperparameters
@@ -108,7 +108,7 @@ def test_same_step_again(tmp_path: Path) -> None:
     save(tmp_path, 30)
     agent, server = trained(seed=1)
     save_checkpoint(tmp_path, agent, server.snapshot(), PROGRESS | {"last_score": 9.0})
-    _, _, snapshot, progress = newest_checkpoint(tmp_path)
+    _, _, snapshot, progress, _ = newest_checkpoint(tmp_path)
     assert_equal(snapshot, server.snapshot())
     assert progress["last_score"] == 9.0
     assert len(names(tmp_path)) == 1
@@ -138,7 +138,7 @@ def test_write_that_fails(
 ) -> None:
     """It leaves nothing behind, and what was there before is whole."""
     path = save(tmp_path, 10)
-    before = load_checkpoint(path)[1]
+    before = load_checkpoint(path).snapshot
     agent, server = trained(seed=5)
     server.global_step = step
     with monkeypatch.context() as patched:
@@ -146,7 +146,7 @@ def test_write_that_fails(
         with pytest.raises(OSError, match="No space left"):
             save_checkpoint(tmp_path, agent, server.snapshot(), PROGRESS, keep=1)
     assert names(tmp_path) == [path.name]
-    assert_equal(newest_checkpoint(tmp_path)[2], before)
+    assert_equal(newest_checkpoint(tmp_path).snapshot, before)
 
 
 def test_agent_that_fails_to_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +172,7 @@ def test_litter_of_a_killed_process(tmp_path: Path) -> None:
     """Half a checkpoint under its temporary name is no checkpoint, and is in nobody's way."""
     path = save(tmp_path, 10)
     shutil.copytree(path, tmp_path / f".{20:012d}.partial")
-    assert newest_checkpoint(tmp_path)[0] == path
+    assert newest_checkpoint(tmp_path).path == path
     save(tmp_path, 20)
     assert [int(name) for name in names(tmp_path)] == [10, 20]
 
@@ -209,7 +209,7 @@ def test_damaged(whole: Path, tmp_path: Path, file: str, damage: Callable[[Path]
         shutil.copytree(whole, path)
     damage(newest / file)
     warnings: list[str] = []
-    assert newest_checkpoint(tmp_path, warnings.append)[0] == older
+    assert newest_checkpoint(tmp_path, warnings.append).path == older
     assert len(warnings) == 1
     assert str(newest) in warnings[0]
     assert "\n" not in warnings[0]
@@ -235,7 +235,7 @@ def test_several_damaged(whole: Path, tmp_path: Path) -> None:
     for file in FILES:
         (paths[1] / file).unlink()
     warnings: list[str] = []
-    assert newest_checkpoint(tmp_path, warnings.append)[0] == paths[0]
+    assert newest_checkpoint(tmp_path, warnings.append).path == paths[0]
     for warning, path in zip(warnings, (paths[2], paths[1]), strict=True):
         assert str(path) in warning
 

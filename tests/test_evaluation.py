@@ -279,21 +279,20 @@ def test_uses_the_weights_of_the_moment() -> None:
 
 @pytest.mark.parametrize("seed", [0, 3])
 def test_same_seed_same_scores(seed: int) -> None:
-    """A seed repeats environments and actions; another seed, or a second run, does not."""
+    """A seed and a number repeat environments and actions; another of either does not."""
     make_env = RegisteredEnv("CartPole-v1")
     agent = make_agent(make_env(0, True))
 
-    def scores(seed: int, runs: int = 1) -> list[float]:
+    def scores(seed: int, *numbers: int) -> list[list[float]]:
         evaluator = Evaluator(agent, make_env, 10, seed, envs=10)
-        for _ in range(runs):
-            last = run(evaluator)
+        results = [evaluator.run(number=number) for number in numbers]
         evaluator.close()
-        return last.returns.tolist()
+        return [result.returns.tolist() for result in results if result]
 
-    assert scores(seed) == scores(seed)
-    assert scores(seed, runs=2) == scores(seed, runs=2)
-    assert scores(seed) != scores(seed + 1)
-    assert scores(seed) != scores(seed, runs=2)
+    first, second = scores(seed, 0, 7)
+    assert first != second
+    assert scores(seed, 7, 0) == [second, first]
+    assert scores(seed + 1, 0) != [first]
 
 
 # Numbers ---------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def test_scores_are_on_disk_at_once(tmp_path: Path) -> None:
     """Nothing waits for the log to be closed."""
     log = ScoreLog(tmp_path, [])
     assert len(rows(tmp_path)) == 1
-    log.append({})
+    log.append({"steps": 1})
     assert len(rows(tmp_path)) == 2
 
 

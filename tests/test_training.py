@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import shutil
+import sys
 import threading
 import time
 import traceback
@@ -372,7 +374,7 @@ def test_first_error(
     """It ends the run soon and comes out as itself, with its traceback; the agent is saved."""
     recorder = failing(where, error, test)
     start = time.monotonic()
-    with pytest.raises(error, match=f"^broken in {where}$") as raised:
+    with pytest.raises(error, match=f"^broken in {where}(?m:$)") as raised:
         train(tmp_path, recorder, steps=10**9, logger=logging.getLogger("mine"))
     assert time.monotonic() - start < 10
     assert type(raised.value) is error
@@ -383,7 +385,12 @@ def test_first_error(
     assert summary(tmp_path)["stopped_by"] == ("interrupt" if interrupted else "error")
     logged = [record.getMessage() for record in caplog.records if record.name == "mine"]
     assert len(logged) == (0 if interrupted else 1)
-    assert all(f"step {recorder.steps}" in m and f"broken in {where}" in m for m in logged)
+    who = "monitor" if test else "worker 1"
+    for line in logged:
+        assert re.match(rf"the run ends at step \d+: {who} \(_Env\): .*broken in {where}", line)
+        if sys.version_info >= (3, 11):  # below the traceback
+            (note,) = raised.value.__notes__
+            assert re.fullmatch(rf"in {who} \(_Env\), at global step \d+", note)
 
 
 def assert_saved_after(outdir: Path, recorder: Recorder) -> None:
@@ -391,7 +398,7 @@ def assert_saved_after(outdir: Path, recorder: Recorder) -> None:
     steps = summary(outdir)["steps"]
     assert steps == recorder.steps
     agent = assert_acts(outdir / f"{steps}_except")
-    _, checkpointed, snapshot, _ = newest_checkpoint(outdir / "checkpoints")
+    _, checkpointed, snapshot, *_ = newest_checkpoint(outdir / "checkpoints")
     assert snapshot.global_step == steps
     assert_equal_weights(agent, checkpointed)
     assert not list(outdir.glob("*_finish"))
@@ -454,7 +461,7 @@ def test_error_while_saving_hides_no_other(
     if saving == "save_checkpoint":
         assert_acts(tmp_path / f"{recorder.steps}_except")
     else:
-        assert newest_checkpoint(tmp_path / "checkpoints")[2].global_step == recorder.steps
+        assert newest_checkpoint(tmp_path / "checkpoints").snapshot.global_step == recorder.steps
     assert {env.closings for env in recorder.all} == {1}
 
 
@@ -486,7 +493,9 @@ def test_nan(tmp_path: Path) -> None:
         return _Env(rewards=(1.0, np.nan if index == 1 and not test else 1.0), worker=index)
 
     recorder = Recorder(make)
-    with pytest.raises(FloatingPointError, match="worker 1"):
+    with pytest.raises(
+        FloatingPointError, match=r"^worker 1, global step \d+: the reward of environment \d is nan"
+    ):
         train(tmp_path, recorder, steps=10**9)
     assert_acts(tmp_path / f"{summary(tmp_path)['steps']}_except")
     assert {env.closings for env in recorder.all} == {1}
@@ -594,7 +603,7 @@ def test_seed_zero_is_a_seed(tmp_path: Path) -> None:
 
 def counters(outdir: Path) -> tuple[int, int, int, int]:
     """Step, version, episodes and the optimizer's iterations of the newest checkpoint."""
-    _, _, snapshot, _ = newest_checkpoint(outdir / "checkpoints")
+    _, _, snapshot, *_ = newest_checkpoint(outdir / "checkpoints")
     return snapshot.global_step, snapshot.version, snapshot.episodes, int(snapshot.optimizer[0])
 
 
@@ -688,7 +697,7 @@ def test_checkpoints_during_a_run(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path, Recorder(), steps=10**9, checkpoint_seconds=0.01, on_tick=on_tick)
     assert len(list((tmp_path / "checkpoints").iterdir())) == 3
-    assert newest_checkpoint(tmp_path / "checkpoints")[2].global_step >= int(max(seen))
+    assert newest_checkpoint(tmp_path / "checkpoints").snapshot.global_step >= int(max(seen))
 
 
 # TensorBoard ------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -25,13 +24,14 @@ from a3c_tf.cores import usable_cores
 from a3c_tf.envs.runner import Episode
 from a3c_tf.graphs import CompiledFunction, Tensor, configure_tensorflow, unflatten
 from a3c_tf.quiet import tf
+from a3c_tf.signals import dump_stack_on_request, leave_to_the_parent
 from a3c_tf.worker import Report, Worker
 
 REPORT_SECONDS = 0.2
 
 
 class Mailbox:
-    """Shared memory of one child and its parent: a stop flag, weights, a gradient.
+    """Shared memory of one child and its parent: two numbers, weights, a gradient.
 
     Args:
         memory: of `Mailbox.size` bytes.
@@ -40,6 +40,7 @@ class Mailbox:
 
     Attributes:
         stop: [1] int64; 0 go on, 1 stop at once, 2 stop after this rollout.
+        beats: [1] int64; how many steps the child has begun.
         weights: [weights] float32.
         gradient: [gradient] float32.
     """
@@ -48,6 +49,7 @@ class Mailbox:
 
     def __init__(self, memory: SharedMemory, weights: int, gradient: int) -> None:
         self.stop = np.ndarray([1], np.int64, memory.buf)
+        self.beats = np.ndarray([1], np.int64, memory.buf, 8)
         self.weights = np.ndarray([weights], np.float32, memory.buf, self.HEADER)
         self.gradient = np.ndarray([gradient], np.float32, memory.buf, self.HEADER + 4 * weights)
 
@@ -58,7 +60,7 @@ class Mailbox:
 
     def release(self) -> None:
         """Lets go of the arrays; once the memory is closed they would point at nothing."""
-        del self.stop, self.weights, self.gradient
+        del self.stop, self.beats, self.weights, self.gradient
 
 
 class ParentGoneError(Exception):
@@ -174,10 +176,11 @@ def child_main(
     memory_name: str,
     sizes: tuple[int, int],
     pipe: Pipe,
+    stack_file: str,
 ) -> None:
     """Builds a worker from its plan and the saved agent, and runs it to its end."""
-    # Ctrl-C reaches every process of a terminal; it is the parent that ends the run.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    leave_to_the_parent()
+    dump_stack_on_request(stack_file)
     memory = _attach(memory_name)
     mailbox = Mailbox(memory, *sizes)
     message = Message(done=True)
@@ -193,8 +196,13 @@ def child_main(
             agent = load_agent(directory)
         connection = RemoteConnection(pipe, mailbox, agent.weights)
         connection.worker = plan.build(agent, connection)
-        stop = mailbox.stop
-        plan.run(connection.worker, lambda: bool(stop[0]), lambda: bool(stop[0] == 1))
+        stop, beats = mailbox.stop, mailbox.beats
+
+        def interrupted() -> bool:
+            beats[0] += 1
+            return bool(stop[0] == 1)
+
+        plan.run(connection.worker, lambda: bool(stop[0]), interrupted)
     except ParentGoneError:
         return
     except BaseException as error:  # an environment may well raise SystemExit

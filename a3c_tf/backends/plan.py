@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import cProfile
+import logging
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from a3c_tf.envs.factory import MakeEnv, make_vector_env
 from a3c_tf.envs.runner import EnvRunner
 from a3c_tf.errors import at_the_end
 from a3c_tf.parameters import Connection
-from a3c_tf.worker import Worker
+from a3c_tf.worker import Turn, Worker
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,8 @@ class WorkerPlan:
         env_seed: of the first reset.
         max_episode_len: steps after which an episode is truncated, or None.
         profile: file for a profile of it, or None.
+        replayable: whether its environments can be brought back to where they were.
+        state: of such a worker, to go on from; or None.
     """
 
     index: int
@@ -44,6 +47,8 @@ class WorkerPlan:
     env_seed: int
     max_episode_len: int | None = None
     profile: Path | None = None
+    replayable: bool = False
+    state: dict[str, Any] | None = None
 
     def build(self, agent: Agent, connection: Connection, like: Worker | None = None) -> Worker:
         """The worker, traced. In the main thread of its process."""
@@ -54,20 +59,39 @@ class WorkerPlan:
         worker: Worker,
         should_stop: Callable[[], bool],
         interrupted: Callable[[], bool],
-        turn: AbstractContextManager[Any] | None = None,
+        turn: Turn = nullcontext,
     ) -> None:
         """Makes the environments, iterates, and closes them however that ends.
 
         Args:
             worker: from `build`.
             should_stop: asked between iterations.
-            interrupted: asked between the steps of a rollout.
-            turn: held during an iteration.
+            interrupted: asked before every step of a rollout.
+            turn: gives what is held during an iteration.
         """
-        envs = make_vector_env(self.make_env, self.index, self.envs, False, self.max_episode_len)
+        with turn():
+            envs = make_vector_env(
+                self.make_env,
+                self.index,
+                self.envs,
+                test=False,
+                max_episode_len=self.max_episode_len,
+                replayable=self.replayable,
+            )
         runner = EnvRunner(envs, self.t_max, self.env_seed, interrupted)
         with at_the_end(runner.close), _profiled(self.profile):
+            if self.state is not None:
+                self._restore(worker, runner, self.state)
             worker.run(runner, should_stop, turn)
+
+    def _restore(self, worker: Worker, runner: EnvRunner, state: dict[str, Any]) -> None:
+        worker.restore(state)
+        if state["runner"] is not None and not runner.restore(state["runner"]):
+            logging.getLogger("a3c_tf").warning(
+                "worker %d: its environments did not come back to where they were; the run goes "
+                "on, but not as it would have gone on without the break",
+                self.index,
+            )
 
 
 @contextmanager

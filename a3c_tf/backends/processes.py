@@ -31,6 +31,7 @@ from a3c_tf.envs.runner import Episode
 from a3c_tf.graphs import CompiledFunction, Tensor, flatten
 from a3c_tf.parameters import ParameterServer
 from a3c_tf.quiet import tf
+from a3c_tf.signals import read_stack
 from a3c_tf.worker import GRADIENT_NORM, Report
 
 POLL_SECONDS = 0.1
@@ -100,6 +101,16 @@ class ProcessWorker:
         self._episodes: list[Episode] = []
         self._lock = threading.Lock()
         self._process: Any = None
+        self._stack_file = ""
+        self.beats = 0
+
+    def state(self) -> dict[str, Any]:
+        """Not from outside the child."""
+        raise NotImplementedError("worker processes do not take turns")
+
+    def stack(self) -> str:
+        """Where the child is, as text."""
+        return read_stack(self._process.pid, self._stack_file)
 
     def take_report(self) -> Report:
         """What the child did since the last call."""
@@ -123,6 +134,8 @@ class ProcessWorker:
         name = f"a3c_tf-{os.getpid()}-{secrets.token_hex(4)}"
         memory = SharedMemory(name, create=True, size=Mailbox.size(*self._sizes))
         mailbox = Mailbox(memory, *self._sizes)
+        descriptor, self._stack_file = tempfile.mkstemp(prefix=name)
+        os.close(descriptor)
         ours, theirs = multiprocessing.Pipe()
         context = _context()
         self._process = context.Process(
@@ -133,6 +146,7 @@ class ProcessWorker:
                 memory.name,
                 self._sizes,
                 theirs,
+                self._stack_file,
             ),
             name=f"{CHILD_NAME} {self.index}",
             daemon=True,
@@ -148,6 +162,7 @@ class ProcessWorker:
             mailbox.stop[0] = 1
             ours.close()  # a child that waits for an answer gets none any more
             self._end()
+            Path(self._stack_file).unlink(missing_ok=True)
             mailbox.release()
             memory.close()
             memory.unlink()
@@ -155,6 +170,7 @@ class ProcessWorker:
     def _serve(self, pipe: Pipe, mailbox: Mailbox, should_stop: Callable[[], bool]) -> None:
         stopped_at = None
         while True:
+            self.beats = int(mailbox.beats[0])
             if should_stop() and stopped_at is None:
                 mailbox.stop[0] = 1
                 stopped_at = monotonic()

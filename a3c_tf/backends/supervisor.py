@@ -10,39 +10,46 @@ from time import monotonic
 from a3c_tf.quiet import tf
 
 TICK_SECONDS = 0.1
-GRACE_SECONDS = 10.0  # for a thread to return after the stop; then it is named and left
+GRACE_SECONDS = 6.0  # for threads to return after the stop; then they are named and left
 
 # work(should_stop): one worker's thread
 Work = Callable[[Callable[[], bool]], None]
+# report(who, error): the first error, as soon as it is there
+OnError = Callable[[str, BaseException], None]
 
 
 def supervise(
     works: Sequence[Work],
     monitor: Callable[[Callable[[float], bool]], None],
     tick: Callable[[], None] = lambda: None,
+    on_error: OnError = lambda who, error: None,
 ) -> None:
     """Runs one thread for each of `works`, and the monitor, under a `tf.train.Coordinator`.
 
     The run is over when all of them have returned, when one of them or the monitor raises, when
-    the monitor returns, or when the calling thread is interrupted.
+    the monitor returns, or when `tick` raises.
 
     Args:
         works: called with a function that says whether to stop.
         monitor: called with a function that waits for so many seconds or for the stop, and says
             whether to stop; may end the run by returning.
         tick: called ten times a second in the calling thread.
+        on_error: called with "worker 1", "monitor" or "main", and the first error of any thread;
+            and with the name of each thread that does not return.
 
     Raises:
-        BaseException: the first error of any thread, as itself, when all threads have ended.
-        RuntimeError: a thread has not returned in 10 s; the text names it.
-        KeyboardInterrupt: as it came, when all threads have ended.
+        BaseException: what `tick` raised; else the first error of any thread, as itself, when all
+            threads have ended.
+        RuntimeError: threads have not returned in 6 s, and there was no other error.
     """
     coordinator = tf.train.Coordinator(clean_stop_exception_types=())
 
     def guarded(function: Callable[[], None]) -> None:
         try:
             function()
-        except BaseException:  # an environment may well raise SystemExit
+        except BaseException as error:  # an environment may well raise SystemExit
+            if not coordinator.should_stop():
+                on_error(threading.current_thread().name, error)
             coordinator.request_stop(sys.exc_info())
 
     def watch() -> None:
@@ -53,7 +60,7 @@ def supervise(
         return threading.Thread(target=guarded, args=(function,), name=name, daemon=True)
 
     workers = [
-        thread(f"worker-{i}", lambda work=work: work(coordinator.should_stop))  # type: ignore[misc]
+        thread(f"worker {i}", lambda work=work: work(coordinator.should_stop))  # type: ignore[misc]
         for i, work in enumerate(works)
     ]
     watcher = thread("monitor", watch)
@@ -67,12 +74,17 @@ def supervise(
                 break
     except BaseException as error:  # Ctrl-C, or an error of `tick`
         interrupt = error
+        if not coordinator.should_stop():
+            on_error("main", error)
     coordinator.request_stop()
     # The coordinator's own waiting sleeps ever longer between its looks.
     deadline = monotonic() + GRACE_SECONDS
     for started in (*workers, watcher):
         if started.ident is not None:
             started.join(max(0.0, deadline - monotonic()))
-    coordinator.join([*workers, watcher], stop_grace_period_secs=0)
+    stuck = [started.name for started in (*workers, watcher) if started.is_alive()]
+    for name in stuck:
+        on_error(name, TimeoutError(f"has not returned in {GRACE_SECONDS:g} s and is left alone"))
     if interrupt is not None:
         raise interrupt
+    coordinator.join([*workers, watcher], stop_grace_period_secs=0)

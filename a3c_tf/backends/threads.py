@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+import traceback
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from typing import Any
 
 from a3c_tf.agents.base import Agent
 from a3c_tf.backends.plan import WorkerPlan
-from a3c_tf.backends.turns import Turns
+from a3c_tf.backends.turns import FixedOrder, Turns
 from a3c_tf.cores import core_count
+from a3c_tf.errors import at_the_end
 from a3c_tf.parameters import ParameterServer
 from a3c_tf.worker import Worker
 
@@ -20,7 +24,7 @@ class ThreadWorker:
         plan: what it is to do.
         agent: is cloned.
         server: the global weights.
-        turn: held during an iteration.
+        turns: how many compute at a time; or the order in which they do.
         like: a worker whose traces are used again.
     """
 
@@ -29,38 +33,68 @@ class ThreadWorker:
         plan: WorkerPlan,
         agent: Agent,
         server: ParameterServer,
-        turn: AbstractContextManager[object],
+        turns: Turns | FixedOrder,
         like: ThreadWorker | None = None,
     ) -> None:
         local = agent.clone()
         self._plan = plan
         self._server = server
-        self._turn = turn
+        self._turns = turns
         self._worker: Worker = plan.build(
             local, server.connect(local.weights, plan.index), like._worker if like else None
         )
         self.index = plan.index
+        self.beats = 0
+        self._thread: int | None = None
         self.statistics = self._worker.statistics
         self.take_report = self._worker.take_report
         self.take_episodes = self._worker.take_episodes
 
     def run(self, should_stop: Callable[[], bool]) -> None:
         """Iterates until the steps are done or `should_stop`."""
-        self._plan.run(
-            self._worker,
-            lambda: should_stop() or self._server.global_step >= self._plan.steps,
-            should_stop,
-            self._turn,
-        )
+        self._thread = threading.get_ident()
+        turns, index = self._turns, self.index
+
+        def done() -> bool:
+            return should_stop() or self._server.global_step >= self._plan.steps
+
+        def interrupted() -> bool:
+            self.beats += 1
+            return should_stop()
+
+        if isinstance(turns, Turns):
+            self._plan.run(self._worker, done, interrupted, lambda: turns)
+            return
+
+        def not_within_a_rollout() -> bool:  # where it ended could not be gone on from
+            self.beats += 1
+            return False
+
+        with at_the_end(lambda: turns.leave(index)):
+            self._plan.run(
+                self._worker, done, not_within_a_rollout, lambda: turns.turn(index, should_stop)
+            )
+
+    def state(self) -> dict[str, Any]:
+        """Where the worker is, between two of its turns."""
+        return self._worker.state()
+
+    def stack(self) -> str:
+        """Where its thread is, as text."""
+        frame = sys._current_frames().get(self._thread or 0)
+        return "".join(traceback.format_stack(frame)) if frame else "not running"
 
 
 def thread_workers(
-    plans: list[WorkerPlan], agent: Agent, server: ParameterServer
+    plans: list[WorkerPlan],
+    agent: Agent,
+    server: ParameterServer,
+    order: FixedOrder | None = None,
 ) -> list[ThreadWorker]:
     """Builds the workers, in the main thread; one trace serves them all."""
     # More workers than cores at a time would only take the interpreter lock from each other.
-    turn = Turns(core_count())
+    turns = order or Turns(core_count())
     workers: list[ThreadWorker] = []
     for plan in plans:
-        workers.append(ThreadWorker(plan, agent, server, turn, workers[0] if workers else None))
+        workers.append(ThreadWorker(plan, agent, server, turns, workers[0] if workers else None))
     return workers

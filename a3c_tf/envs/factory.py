@@ -11,7 +11,8 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from a3c_tf.errors import near
+from a3c_tf.envs.replay import Replayable
+from a3c_tf.errors import at_the_end, near
 
 # make_env(worker_index, test) -> one environment
 MakeEnv = Callable[[int, bool], gym.Env]
@@ -63,6 +64,7 @@ def make_vector_env(
     test: bool,
     max_episode_len: int | None = None,
     first: gym.Env | VectorEnv | None = None,
+    replayable: bool = False,
 ) -> VectorEnv:
     """`count` environments as one vector environment that resets on the step after an end.
 
@@ -74,12 +76,13 @@ def make_vector_env(
         test: passed on to `make_env`: whether the environments are for evaluation.
         max_episode_len: steps after which an episode is truncated; None for no such limit.
         first: what `make_env` has returned already; it is used, or closed.
+        replayable: whether each one is to be a `Replayable`.
 
     Raises:
         ValueError: a vector environment with another number of environments, or one that
             resets in another way, or one whose episodes were to be truncated.
     """
-    if isinstance(make_env, RegisteredEnv) and max_episode_len is None:
+    if isinstance(make_env, RegisteredEnv) and max_episode_len is None and not replayable:
         native = make_env.vector(count)
         if native is not None:
             if first is not None:
@@ -88,7 +91,12 @@ def make_vector_env(
     if first is None:
         first = make_env(worker_index, test)
     if not isinstance(first, VectorEnv):
-        return _one_by_one([first], lambda: make_env(worker_index, test), count, max_episode_len)
+
+        def wrap(env: gym.Env) -> gym.Env:
+            plain = _Episodes(env, max_episode_len)
+            return Replayable(plain) if replayable else plain
+
+        return _one_by_one([first], lambda: make_env(worker_index, test), count, wrap)
     mode = first.metadata.get("autoreset_mode")
     if first.num_envs != count or mode != AutoresetMode.NEXT_STEP:
         first.close()
@@ -96,6 +104,9 @@ def make_vector_env(
             f"make_env returned a vector environment of {first.num_envs} in mode {mode}; "
             f"needed are {count} in mode {AutoresetMode.NEXT_STEP}"
         )
+    if replayable:
+        first.close()
+        raise ValueError("deterministic needs a make_env that returns one environment, not several")
     if max_episode_len is not None:
         first.close()
         raise ValueError(
@@ -128,21 +139,47 @@ class _Episodes(gym.Wrapper):
         return observation, np.asarray(reward).item(), terminated, cut, info
 
 
+class _OneByOne(SyncVectorEnv):
+    @property
+    def replayable(self) -> list[Replayable]:
+        """The environments, where they were asked for as such."""
+        return [env for env in self.envs if isinstance(env, Replayable)]
+
+    def move_to(self, positions: list[dict[str, Any]], resetting: Any) -> list[Any]:
+        """Brings each `Replayable` to its position; returns the observations there."""
+        self.reset()
+        self._autoreset_envs[:] = resetting
+        return [env.move_to(p) for env, p in zip(self.replayable, positions, strict=True)]
+
+    def close_extras(self, **arguments: Any) -> None:
+        """Closes all of them, also if one cannot be closed."""
+        with at_the_end(*(env.close for env in self.envs)):
+            pass
+
+
 def _one_by_one(
-    made: list[gym.Env], make: Callable[[], gym.Env], count: int, max_episode_len: int | None
+    made: list[gym.Env],
+    make: Callable[[], gym.Env],
+    count: int,
+    wrap: Callable[[gym.Env], gym.Env],
 ) -> VectorEnv:
     """`count` environments, those already made among them, stepped one after the other."""
     try:
         while len(made) < count:
             made.append(make())
-        wrapped = (_Episodes(env, max_episode_len) for env in made)
+        wrapped = (wrap(env) for env in made)
         # copy=False: the runner copies what it keeps
-        return SyncVectorEnv([lambda: next(wrapped)] * count, copy=False)
+        return _OneByOne([lambda: next(wrapped)] * count, copy=False)
     except BaseException:  # those that were made are still ours to close
         for env in made:
             with suppress(Exception):
                 env.close()
         raise
+
+
+def name_of(env: Any) -> str:
+    """The id of an environment, or the name of its class if it is not registered."""
+    return getattr(getattr(env, "spec", None), "id", None) or type(env).__name__
 
 
 def check_env(env: gym.Env | VectorEnv) -> tuple[gym.Space, gym.Space]:
@@ -157,7 +194,7 @@ def check_env(env: gym.Env | VectorEnv) -> tuple[gym.Space, gym.Space]:
     Raises:
         ValueError: it is no Gymnasium environment, or does not keep to its own spaces.
     """
-    name = getattr(getattr(env, "spec", None), "id", None) or type(env).__name__
+    name = name_of(env)
     try:
         if isinstance(env, VectorEnv):
             return env.single_observation_space, env.single_action_space

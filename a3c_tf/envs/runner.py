@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
+
+from a3c_tf.errors import NotFiniteError
 
 # Rows of what `EnvRunner.finish_rollout` returns.
 REWARD, TERMINATED, TRUNCATED, VALID = range(4)
@@ -54,7 +57,7 @@ class EnvRunner:
 
     def __init__(
         self,
-        envs: gym.vector.VectorEnv,
+        envs: Any,
         t_max: int,
         seed: int | None = None,
         should_stop: Callable[[], bool] = lambda: False,
@@ -72,6 +75,7 @@ class EnvRunner:
         self._finished: list[Episode] = []
         space = envs.single_observation_space
         self._dtype = observation_dtype(space)
+        self._checked = np.issubdtype(self._dtype, np.floating)
         self._observation = np.zeros((envs.num_envs, *(space.shape or ())), self._dtype)
         self._rewards = np.zeros((t_max, envs.num_envs), np.float64)
         self._terminated = np.zeros((t_max, envs.num_envs), np.bool_)
@@ -119,6 +123,7 @@ class EnvRunner:
         valid[1:] = ~ended[:-1]
         signals = np.zeros((4, *ended.shape), np.float32)
         rewards = np.where(valid, self._rewards, 0.0)
+        self._guarded(self._check_rewards, rewards)
         signals[REWARD] = rewards
         signals[TERMINATED] = self._terminated
         signals[TRUNCATED] = self._truncated & ~self._terminated
@@ -133,6 +138,29 @@ class EnvRunner:
         with self._lock:
             finished, self._finished = self._finished, []
         return finished
+
+    def state(self) -> dict[str, Any]:
+        """Where `Replayable` environments are between two rollouts, as plain values."""
+        return {
+            "positions": [env.position() for env in self.envs.replayable]
+            if self._started
+            else None,
+            "resetting": self._resetting.tolist(),
+            "returns": self._returns.tolist(),
+            "lengths": self._lengths.tolist(),
+            "observation": _checksum(self._observation),
+        }
+
+    def restore(self, state: dict[str, Any]) -> bool:
+        """Goes where another runner was; whether the observations there are the same."""
+        if state["positions"] is None:
+            return True
+        self._resetting[:] = state["resetting"]
+        self._returns[:] = state["returns"]
+        self._lengths[:] = state["lengths"]
+        self._keep(np.stack(self.envs.move_to(state["positions"], self._resetting)))
+        self._started = True
+        return _checksum(self._observation) == state["observation"]
 
     def close(self) -> None:
         """Closes the environments."""
@@ -166,7 +194,13 @@ class EnvRunner:
                 f"the environments returned observations of shape {kept.shape}, but their "
                 f"observation space says {self._observation.shape}"
             )
+        if self._checked and not np.isfinite(kept).all():
+            raise NotFiniteError(_not_finite("observation", kept))
         self._observation = kept
+
+    def _check_rewards(self, rewards: npt.NDArray[np.float64]) -> None:
+        if not np.isfinite(rewards[: self._t]).all():
+            raise NotFiniteError(_not_finite("reward", rewards[: self._t].T))
 
     def _count(
         self,
@@ -190,6 +224,16 @@ class EnvRunner:
                 self._lengths[k] = 0
         with self._lock:
             self._finished += finished
+
+
+def _checksum(array: npt.NDArray[Any]) -> str:
+    return hashlib.sha256(array.tobytes()).hexdigest()
+
+
+def _not_finite(what: str, values: npt.NDArray[Any]) -> str:
+    """Which of K environments it was, and what; `values` is [K, ...]."""
+    position = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
+    return f"the {what} of environment {position[0]} is {values[position]}"
 
 
 def observation_dtype(space: gym.Space) -> np.dtype[Any]:

@@ -1,0 +1,104 @@
+"""Ctrl-C and its like as a request to end the run, not as an exception at any place."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from time import monotonic, sleep
+from types import FrameType
+from typing import Any
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, or SIGHUP from a terminal that was closed; handled like Ctrl-C."""
+
+
+class StopRequest:
+    """Whether a signal has asked for the end, and by which exception the run is to end."""
+
+    def __init__(self) -> None:
+        self.error: type[KeyboardInterrupt] | None = None
+
+    def __bool__(self) -> bool:
+        return self.error is not None
+
+    def raise_if_made(self) -> None:
+        """Raises what the signal stands for. In the main thread, where it does no harm."""
+        if self.error is not None:
+            raise self.error
+
+
+@contextmanager
+def stop_requests() -> Iterator[StopRequest]:
+    """Within the block, signals that would end the program make a request instead.
+
+    A KeyboardInterrupt in the middle of a save, or a second one while threads are waited for,
+    would lose what is being saved. Signals for which the program has a handler of its own, or
+    which it ignores (`nohup`, a shell's background job), are left alone.
+    """
+    request = StopRequest()
+    if threading.current_thread() is not threading.main_thread():
+        yield request  # only the main thread may handle signals
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        error = KeyboardInterrupt if number == signal.SIGINT else Terminated
+        request.error = request.error or error
+
+    usual: dict[str, Any] = {"SIGINT": signal.default_int_handler, "SIGTERM": signal.SIG_DFL}
+    usual["SIGHUP"] = signal.SIG_DFL  # not there on Windows
+    there = [name for name in usual if hasattr(signal, name)]
+    numbers = {getattr(signal, name): usual[name] for name in there}
+    taken = [number for number, handler in numbers.items() if signal.getsignal(number) is handler]
+    for number in taken:
+        signal.signal(number, handle)
+    try:
+        yield request
+    finally:
+        for number in taken:
+            signal.signal(number, numbers[number])
+
+
+def leave_to_the_parent() -> None:
+    """In a worker process: Ctrl-C reaches every process of a terminal, but the parent ends the run.
+
+    A handler that does nothing, and not SIG_IGN, which the environments' own programs would
+    inherit.
+    """
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), lambda number, frame: None)
+
+
+# Windows has neither the signal nor the function.
+_STACK_SIGNAL = getattr(signal, "SIGUSR1", None) if hasattr(faulthandler, "register") else None
+_STACK_SECONDS = 1.0
+_READY = "ready\n"
+
+
+def dump_stack_on_request(path: str) -> None:
+    """In a worker process: lets `read_stack` find out where it is, even if it is stuck."""
+    if _STACK_SIGNAL is not None:
+        file = Path(path).open("w")  # noqa: SIM115  (faulthandler keeps it)
+        faulthandler.register(_STACK_SIGNAL, file)
+        file.write(_READY)
+        file.flush()
+
+
+def read_stack(pid: int, path: str) -> str:
+    """Where a process that has called `dump_stack_on_request` is, as text."""
+    if _STACK_SIGNAL is None:
+        return "this system cannot say"
+    if not Path(path).read_text():  # the signal would kill it
+        return "it has not started yet"
+    with suppress(ProcessLookupError):
+        os.kill(pid, _STACK_SIGNAL)
+    deadline = monotonic() + _STACK_SECONDS
+    while (text := Path(path).read_text()) == _READY and monotonic() < deadline:
+        sleep(0.05)
+    return text.removeprefix(_READY) or "it does not answer"
