@@ -3,6 +3,7 @@
 - `PurePython-v0`: a step keeps the interpreter busy for 200 us of CPU time, like an environment
   written in Python.
 - `Pixels-v0`: frames like those of Atari, [84, 84, 4] uint8, at no cost.
+- `AtariPong-v0`: the Atari game with Gymnasium's preprocessing; needs ale-py and opencv.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation, TransformObservation
 
+FRAMES_IN_ONE = 4
 STEP_SECONDS = 200e-6
 EPISODE_STEPS = 1000
 FRAMES = 64
@@ -63,5 +66,17 @@ class Pixels(gym.Env[Any, Any]):
         return frame, 1.0, False, self._step == EPISODE_STEPS, {}
 
 
+def make_pong() -> gym.Env[Any, Any]:
+    """Pong as [84, 84, 4] uint8 of four grey frames, the last one last."""
+    import ale_py
+
+    gym.register_envs(ale_py)
+    game = gym.make("ALE/Pong-v5", frameskip=1, repeat_action_probability=0.0)
+    frames = FrameStackObservation(AtariPreprocessing(game), FRAMES_IN_ONE)
+    space = gym.spaces.Box(0, 255, (84, 84, FRAMES_IN_ONE), np.uint8)
+    return TransformObservation(frames, lambda stack: np.moveaxis(stack, 0, -1), space)
+
+
+gym.register("AtariPong-v0", entry_point="benchmark_envs:make_pong")
 gym.register("PurePython-v0", entry_point="benchmark_envs:PurePython")
 gym.register("Pixels-v0", entry_point="benchmark_envs:Pixels")
