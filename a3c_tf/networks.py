@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 
 from a3c_tf.distributions import actions_for
-from a3c_tf.envs.runner import observation_dtype
+from a3c_tf.envs.spaces import observation_dtype
 from a3c_tf.quiet import keras
 
 Initializer = Literal["orthogonal", "glorot_uniform"]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
+import sys
 import threading
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -75,30 +77,39 @@ def leave_to_the_parent() -> None:
             signal.signal(getattr(signal, name), lambda number, frame: None)
 
 
+def thread_stack(ident: int) -> str:
+    """Where a thread of this process is, as text."""
+    frame = sys._current_frames().get(ident)
+    return "".join(traceback.format_stack(frame)) if frame else "it is not running"
+
+
 # Windows has neither the signal nor the function.
 _STACK_SIGNAL = getattr(signal, "SIGUSR1", None) if hasattr(faulthandler, "register") else None
 _STACK_SECONDS = 1.0
 _READY = "ready\n"
 
 
-def dump_stack_on_request(path: str) -> None:
+def dump_stack_on_request(path: Path) -> None:
     """In a worker process: lets `read_stack` find out where it is, even if it is stuck."""
     if _STACK_SIGNAL is not None:
-        file = Path(path).open("w")  # noqa: SIM115  (faulthandler keeps it)
+        file = path.open("w")
         faulthandler.register(_STACK_SIGNAL, file)
         file.write(_READY)
         file.flush()
 
 
-def read_stack(pid: int, path: str) -> str:
+def read_stack(pid: int, path: Path) -> str:
     """Where a process that has called `dump_stack_on_request` is, as text."""
     if _STACK_SIGNAL is None:
         return "this system cannot say"
-    if not Path(path).read_text():  # the signal would kill it
+    if not path.is_file():
+        return "it has ended"
+    if not path.read_text():  # the signal would kill it
         return "it has not started yet"
+    before = path.read_text()
     with suppress(ProcessLookupError):
         os.kill(pid, _STACK_SIGNAL)
     deadline = monotonic() + _STACK_SECONDS
-    while (text := Path(path).read_text()) == _READY and monotonic() < deadline:
+    while (text := path.read_text()) == before and monotonic() < deadline:
         sleep(0.05)
-    return text.removeprefix(_READY) or "it does not answer"
+    return text.removeprefix(before) or "it does not answer"

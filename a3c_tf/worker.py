@@ -27,8 +27,8 @@ from a3c_tf.envs.runner import (
     VALID,
     EnvRunner,
     Episode,
-    observation_dtype,
 )
+from a3c_tf.envs.spaces import observation_dtype
 from a3c_tf.errors import NotFiniteError
 from a3c_tf.graphs import CompiledFunction, Tensor, flatten
 from a3c_tf.parameters import Connection
@@ -77,15 +77,21 @@ class RunningWorker(Protocol):
 
     Attributes:
         index: which worker it is.
+        name: in log lines.
         statistics: names of what its reports hold.
     """
 
     index: int
+    name: str
     statistics: tuple[str, ...]
 
     @property
     def beats(self) -> int:
         """Rises with every step that it makes."""
+
+    @property
+    def active(self) -> bool:
+        """Whether it should be making steps: not while it waits for its turn, or has ended."""
 
     def stack(self) -> str:
         """Where it is in its program, as text."""
@@ -177,8 +183,9 @@ class Worker:
             Exception: the first one that an environment raised, as itself.
             NotFiniteError: an observation, reward, loss or gradient is; nothing has been pushed.
         """
-        with turn():
-            self.begin(runner)
+        if self.runner is not runner:
+            with turn():
+                self.begin(runner)
         while True:
             asked = perf_counter()
             with turn():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -28,6 +27,7 @@ from a3c_tf.signals import dump_stack_on_request, leave_to_the_parent
 from a3c_tf.worker import Report, Worker
 
 REPORT_SECONDS = 0.2
+PLAN = "plan.pickle"
 
 
 class Mailbox:
@@ -170,17 +170,17 @@ class RemoteConnection:
         self._assign(tf.constant(self._mailbox.weights))
 
 
-def child_main(
-    plan_bytes: bytes,
-    saved: dict[str, bytes],
-    memory_name: str,
-    sizes: tuple[int, int],
-    pipe: Pipe,
-    stack_file: str,
-) -> None:
-    """Builds a worker from its plan and the saved agent, and runs it to its end."""
+def child_main(directory: str, memory_name: str, sizes: tuple[int, int], pipe: Pipe) -> None:
+    """Builds a worker from its plan and the saved agent, and runs it to its end.
+
+    Args:
+        directory: holds the saved agent, the plan, and a file for `dump_stack_on_request`.
+        memory_name: of the mailbox.
+        sizes: of the mailbox.
+        pipe: to the parent.
+    """
     leave_to_the_parent()
-    dump_stack_on_request(stack_file)
+    dump_stack_on_request(Path(directory, "stack"))
     memory = _attach(memory_name)
     mailbox = Mailbox(memory, *sizes)
     message = Message(done=True)
@@ -188,12 +188,10 @@ def child_main(
     try:
         configure_tensorflow()
         plan: WorkerPlan
-        _, plan = cloudpickle.loads(plan_bytes)  # and, by importing it, the agent's class
+        # The agent's class comes along so that it is imported.
+        _, plan = cloudpickle.loads(Path(directory, PLAN).read_bytes())
         _take_a_core(plan.index, plan.workers)
-        with tempfile.TemporaryDirectory() as directory:
-            for name, content in saved.items():
-                Path(directory, name).write_bytes(content)
-            agent = load_agent(directory)
+        agent = load_agent(directory)
         connection = RemoteConnection(pipe, mailbox, agent.weights)
         connection.worker = plan.build(agent, connection)
         stop, beats = mailbox.stop, mailbox.beats

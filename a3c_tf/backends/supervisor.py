@@ -23,6 +23,7 @@ def supervise(
     monitor: Callable[[Callable[[float], bool]], None],
     tick: Callable[[], None] = lambda: None,
     on_error: OnError = lambda who, error: None,
+    on_stuck: Callable[[str], None] = lambda who: None,
 ) -> None:
     """Runs one thread for each of `works`, and the monitor, under a `tf.train.Coordinator`.
 
@@ -34,13 +35,12 @@ def supervise(
         monitor: called with a function that waits for so many seconds or for the stop, and says
             whether to stop; may end the run by returning.
         tick: called ten times a second in the calling thread.
-        on_error: called with "worker 1", "monitor" or "main", and the first error of any thread;
-            and with the name of each thread that does not return.
+        on_error: called with "worker 1", "monitor" or "main", and the first error of any thread.
+        on_stuck: called with the name of each thread that does not return in 6 s.
 
     Raises:
         BaseException: what `tick` raised; else the first error of any thread, as itself, when all
-            threads have ended.
-        RuntimeError: threads have not returned in 6 s, and there was no other error.
+            threads have ended or are left alone.
     """
     coordinator = tf.train.Coordinator(clean_stop_exception_types=())
 
@@ -72,6 +72,11 @@ def supervise(
             tick()
             if coordinator.wait_for_stop(TICK_SECONDS):
                 break
+        if not coordinator.should_stop():  # all is done; what the monitor is at may take a while
+            coordinator.request_stop()
+            while watcher.is_alive():
+                tick()
+                watcher.join(TICK_SECONDS)
     except BaseException as error:  # Ctrl-C, or an error of `tick`
         interrupt = error
         if not coordinator.should_stop():
@@ -82,9 +87,9 @@ def supervise(
     for started in (*workers, watcher):
         if started.ident is not None:
             started.join(max(0.0, deadline - monotonic()))
-    stuck = [started.name for started in (*workers, watcher) if started.is_alive()]
-    for name in stuck:
-        on_error(name, TimeoutError(f"has not returned in {GRACE_SECONDS:g} s and is left alone"))
+    for started in (*workers, watcher):
+        if started.is_alive():
+            on_stuck(started.name)
     if interrupt is not None:
         raise interrupt
-    coordinator.join([*workers, watcher], stop_grace_period_secs=0)
+    coordinator.raise_requested_exception()
