@@ -246,7 +246,13 @@ class PolicyMonitor:
                 successful score goes before "steps".
             should_stop: ends the evaluation, which makes it an "interrupt".
         """
-        ending = stopped_by
+        ending, asked = stopped_by, False
+
+        def asked_to_stop() -> bool:
+            nonlocal asked
+            asked = asked or should_stop()
+            return asked
+
         with at_the_end(
             lambda: self._save_last(ending),
             lambda: write_summary(self._directory, self.summary()),
@@ -259,13 +265,13 @@ class PolicyMonitor:
                 if stopped_by == "steps" and behind and not self.progress.stopped_by:
                     in_time(
                         "the last evaluation",
-                        lambda: self.evaluate(should_stop),
+                        lambda: self.evaluate(lambda: asked),
                         CLOSE_SECONDS,
-                        should_stop,
+                        asked_to_stop,
                     )
-                    ending = "interrupt" if should_stop() else ending
+                    ending = "interrupt" if asked else ending
             except BaseException as error:
-                interrupted = isinstance(error, KeyboardInterrupt) or should_stop()
+                interrupted = asked or isinstance(error, KeyboardInterrupt)
                 ending = "interrupt" if interrupted else "error"
                 raise
 
