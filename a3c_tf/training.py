@@ -290,9 +290,14 @@ def _run_to_the_end(
         try:
             monitor.finish("interrupt" if isinstance(error, KeyboardInterrupt) else "error")
         except Exception as failure:  # must not hide what ended the run
-            logger.error("the end of the run could not be saved: %r", failure)
+            if repr(failure) != repr(error):
+                logger.error("the end of the run could not be saved: %r", failure)
         raise
-    monitor.finish("steps", lambda: bool(request))
+    try:
+        monitor.finish("steps", lambda: bool(request))
+    except BaseException as error:
+        on_error("the end", error)
+        raise
     request.raise_if_made()
     if on_tick:
         on_tick(server.global_step, monitor.progress)
