@@ -6,6 +6,9 @@ import difflib
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from time import monotonic
+
+JOIN_SECONDS = 0.05
 
 
 class ConfigError(ValueError):
@@ -47,8 +50,15 @@ def near(name: str, known: Iterable[str]) -> str:
     return f" (near: {', '.join(matches)})" if matches else ""
 
 
-def in_time(action: Callable[[], None], seconds: float) -> None:
+def in_time(
+    action: Callable[[], None], seconds: float, counting: Callable[[], bool] = lambda: True
+) -> None:
     """Calls a function that might never return, and waits for it so long.
+
+    Args:
+        action: called in a thread of its own.
+        seconds: how long it may take.
+        counting: from when on this is true.
 
     Raises:
         TimeoutError: it has not returned; it is left alone in a thread that ends with the program.
@@ -64,8 +74,12 @@ def in_time(action: Callable[[], None], seconds: float) -> None:
 
     thread = threading.Thread(target=guarded, daemon=True)
     thread.start()
-    thread.join(seconds)
-    if thread.is_alive():
-        raise TimeoutError(f"{action!r} has not returned in {seconds:g} s")
+    deadline = None
+    while thread.is_alive():
+        if deadline is None and counting():
+            deadline = monotonic() + seconds
+        if deadline is not None and monotonic() > deadline:
+            raise TimeoutError(f"{action!r} has not returned in {seconds:g} s")
+        thread.join(JOIN_SECONDS)
     if errors:
         raise errors[0]

@@ -23,7 +23,8 @@ from a3c_tf.worker import RunningWorker
 EvaluationHook = Callable[[Agent, Scores, int], object]
 
 POLL_SECONDS = 0.05
-CLOSE_SECONDS = 3.0  # for the environments of the evaluation
+CLOSE_SECONDS = 2.0  # for the environments of the evaluation
+LAST_SECONDS = 4.0  # for the last evaluation to end after a request
 STEPS_PER_SECOND = 1000  # where time is counted in steps
 MAX_FAILED_SAVES = 3  # in a row
 # Points of a curve lie 1/200 of the run so far apart: dense at first, and few in a long run.
@@ -243,11 +244,21 @@ class PolicyMonitor:
                 self._reporter.write_training()
                 behind = self.progress.last_evaluation < self._server.global_step
                 if stopped_by == "steps" and behind and not self.progress.stopped_by:
-                    self.evaluate(should_stop)
+                    self._evaluate_last(should_stop)
                     ending = "interrupt" if should_stop() else ending
             except BaseException as error:
                 ending = "interrupt" if isinstance(error, KeyboardInterrupt) else "error"
                 raise
+
+    def _evaluate_last(self, should_stop: Callable[[], bool]) -> None:
+        """In a thread of its own: the main thread must not be stuck in an environment."""
+        try:
+            in_time(lambda: self.evaluate(should_stop), LAST_SECONDS, should_stop)
+        except TimeoutError as error:
+            if not should_stop():  # it is an environment's
+                raise
+            text = "the last evaluation has not returned in %g s and is left alone: %r"
+            self._logger.error(text, LAST_SECONDS, error)
 
     def summary(self) -> dict[str, Any]:
         """The run in one line: what `summary.json` holds."""
@@ -270,6 +281,7 @@ class PolicyMonitor:
         snapshot = self._server.snapshot()
         self._hold(snapshot)
         suffix = "finish" if ending == "steps" else "except"
+        self._failed_saves = MAX_FAILED_SAVES  # no later one may succeed
         last = self._directory / f"{snapshot.global_step}_{suffix}"
         with at_the_end(self.checkpoint):  # the one may fail without the other
             save_agent(self._agent, last)
