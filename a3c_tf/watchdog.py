@@ -9,13 +9,15 @@ from time import monotonic
 from a3c_tf.errors import StalledError
 from a3c_tf.worker import RunningWorker
 
+START_SECONDS = 60.0  # a worker process may take long to start on a busy machine
+
 
 class Watchdog:
     """Reports a worker that has made no step for a while; ends the run after twice that.
 
     Args:
         workers: who are watched.
-        timeout: seconds without a step; 0 for no watching.
+        timeout: seconds without a step, before the first one at least a minute; 0 for no watching.
         logger: gets the worker's name and where its thread is.
     """
 
@@ -48,9 +50,10 @@ class Watchdog:
                 self._reported.discard(i)
                 continue
             still = now - since
+            timeout = self._timeout if beats else max(self._timeout, START_SECONDS)
             what = f"worker {worker.index} has made no step for {still:.0f} s"
-            if still > 2 * self._timeout:
+            if still > 2 * timeout:
                 raise StalledError(f"{what} (stall_timeout is {self._timeout:g} s)")
-            if still > self._timeout and i not in self._reported:
+            if still > timeout and i not in self._reported:
                 self._reported.add(i)
                 self._logger.error("%s; it is here:\n%s", what, worker.stack())
