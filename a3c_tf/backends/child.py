@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -171,38 +172,38 @@ class RemoteConnection:
 
 
 def child_main(
-    plan_bytes: bytes,
-    saved: dict[str, bytes],
-    memory_name: str,
-    sizes: tuple[int, int],
-    pipe: Pipe,
-    stack_file: str,
+    start_file: str, memory_name: str, sizes: tuple[int, int], pipe: Pipe, stack_file: str
 ) -> None:
     """Builds a worker from its plan and the saved agent, and runs it to its end."""
     leave_to_the_parent()
-    dump_stack_on_request(stack_file)
-    memory = _attach(memory_name)
+    try:
+        plan_bytes, saved = pickle.loads(Path(start_file).read_bytes())
+        dump_stack_on_request(stack_file)
+        memory = _attach(memory_name)
+    except FileNotFoundError:  # the run was over before this process had started
+        return
     mailbox = Mailbox(memory, *sizes)
     message = Message(done=True)
     connection: Any = None
     try:
-        configure_tensorflow()
-        plan: WorkerPlan
-        _, plan = cloudpickle.loads(plan_bytes)  # and, by importing it, the agent's class
-        _take_a_core(plan.index, plan.workers)
-        with tempfile.TemporaryDirectory() as directory:
-            for name, content in saved.items():
-                Path(directory, name).write_bytes(content)
-            agent = load_agent(directory)
-        connection = RemoteConnection(pipe, mailbox, agent.weights)
-        connection.worker = plan.build(agent, connection)
-        stop, beats = mailbox.stop, mailbox.beats
+        if not mailbox.stop[0]:
+            configure_tensorflow()
+            plan: WorkerPlan
+            _, plan = cloudpickle.loads(plan_bytes)  # and, by importing it, the agent's class
+            _take_a_core(plan.index, plan.workers)
+            with tempfile.TemporaryDirectory() as directory:
+                for name, content in saved.items():
+                    Path(directory, name).write_bytes(content)
+                agent = load_agent(directory)
+            connection = RemoteConnection(pipe, mailbox, agent.weights)
+            connection.worker = plan.build(agent, connection)
+            stop, beats = mailbox.stop, mailbox.beats
 
-        def interrupted() -> bool:
-            beats[0] += 1
-            return bool(stop[0] == 1)
+            def interrupted() -> bool:
+                beats[0] += 1
+                return bool(stop[0] == 1)
 
-        plan.run(connection.worker, lambda: bool(stop[0]), interrupted)
+            plan.run(connection.worker, lambda: bool(stop[0]), interrupted)
     except ParentGoneError:
         return
     except BaseException as error:  # an environment may well raise SystemExit

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import secrets
 import signal
 import tempfile
@@ -31,11 +32,12 @@ from a3c_tf.envs.runner import Episode
 from a3c_tf.graphs import CompiledFunction, Tensor, flatten
 from a3c_tf.parameters import ParameterServer
 from a3c_tf.quiet import tf
-from a3c_tf.signals import read_stack
+from a3c_tf.signals import read_stack, signals_held_back
 from a3c_tf.worker import GRADIENT_NORM, Report
 
 POLL_SECONDS = 0.1
-STOP_SECONDS = 5.0  # for a child to end after the stop; then it is killed
+STOP_SECONDS = 4.0  # for a child to end after the stop; then it is killed
+ABANDON_SECONDS = 2.0  # for a child to start after the stop; then it is not waited for
 CHILD_NAME = "a3c_tf worker"
 MISSING_GUARD = 79  # exit code of a child that would have trained by itself
 
@@ -134,15 +136,16 @@ class ProcessWorker:
         name = f"a3c_tf-{os.getpid()}-{secrets.token_hex(4)}"
         memory = SharedMemory(name, create=True, size=Mailbox.size(*self._sizes))
         mailbox = Mailbox(memory, *self._sizes)
-        descriptor, self._stack_file = tempfile.mkstemp(prefix=name)
-        os.close(descriptor)
+        directory = tempfile.TemporaryDirectory(prefix=name)
+        start_file, self._stack_file = (str(Path(directory.name, n)) for n in ("start", "stack"))
+        Path(start_file).write_bytes(pickle.dumps((self._plan_bytes, self._saved)))
+        Path(self._stack_file).touch()
         ours, theirs = multiprocessing.Pipe()
         context = _context()
         self._process = context.Process(
             target=child_main,
             args=(
-                self._plan_bytes,
-                self._saved,
+                start_file,
                 memory.name,
                 self._sizes,
                 theirs,
@@ -152,20 +155,43 @@ class ProcessWorker:
             daemon=True,
         )
         try:
-            try:
-                self._process.start()
-            except (OSError, EOFError) as error:
-                raise RuntimeError(f"worker {self.index} could not be started: {error}") from error
-            theirs.close()  # so that the child's end is the only one, and its death is seen
-            self._serve(ours, mailbox, should_stop)
+            if self._start(theirs, should_stop) and not should_stop():
+                self._serve(ours, mailbox, should_stop)
         finally:
             mailbox.stop[0] = 1
             ours.close()  # a child that waits for an answer gets none any more
             self._end()
-            Path(self._stack_file).unlink(missing_ok=True)
+            directory.cleanup()
             mailbox.release()
             memory.close()
             memory.unlink()
+
+    def _start(self, theirs: Pipe, should_stop: Callable[[], bool]) -> bool:
+        """Starts the child, which takes seconds if it is the first one; False if stopped before.
+
+        The thread that starts it may then be left alone; the child, if there will be one, finds
+        that its files are gone. They hold what would not fit into the pipe to a child.
+        """
+        errors: list[Exception] = []
+
+        def start() -> None:
+            try:
+                with signals_held_back():  # a Ctrl-C would end a fork server that is starting
+                    self._process.start()
+            except (OSError, EOFError) as error:
+                errors.append(error)
+            finally:
+                theirs.close()  # so that the child's end is the only one, and its death is seen
+
+        starting = threading.Thread(target=start, daemon=True)
+        starting.start()
+        while starting.is_alive() and not should_stop():
+            starting.join(POLL_SECONDS)
+        starting.join(ABANDON_SECONDS)
+        if errors:
+            (error,) = errors
+            raise RuntimeError(f"worker {self.index} could not be started: {error}") from error
+        return not starting.is_alive()
 
     def _serve(self, pipe: Pipe, mailbox: Mailbox, should_stop: Callable[[], bool]) -> None:
         stopped_at = None
