@@ -24,7 +24,7 @@ EvaluationHook = Callable[[Agent, Scores, int], object]
 
 POLL_SECONDS = 0.05
 LOCK_SECONDS = 3.0  # for a hook to let go of the global weights at the end
-CLOSE_SECONDS = 3.0  # for the environments of the evaluation
+CLOSE_SECONDS = 2.0  # for the environments of the evaluation
 STEPS_PER_SECOND = 1000  # where time is counted in steps
 MAX_FAILED_SAVES = 3  # in a row
 # Points of a curve lie 1/200 of the run so far apart: dense at first, and few in a long run.
@@ -297,6 +297,7 @@ class PolicyMonitor:
         self._hold(snapshot)
         suffix = "finish" if ending == "steps" else "except"
         last = self._directory / f"{snapshot.global_step}_{suffix}"
+        self._failed_saves = MAX_FAILED_SAVES  # no later one may succeed
         # The one may fail without the other.
         with at_the_end(lambda: self._save_checkpoint(snapshot)):
             save_agent(self._agent, last)

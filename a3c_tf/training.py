@@ -6,7 +6,6 @@ import logging
 import multiprocessing
 import os
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -292,10 +291,8 @@ def _run_to_the_end(
         if on_tick:
             on_tick(server.global_step, monitor.progress)
 
-    first = threading.Lock()
-
     def on_error(who: str, error: BaseException) -> None:
-        if isinstance(error, KeyboardInterrupt) or not first.acquire(blocking=False):
+        if isinstance(error, KeyboardInterrupt):
             return
         step = server.global_step
         logger.error("the run ends at step %d: %s (%s): %r", step, who, env_name, error)
@@ -311,7 +308,8 @@ def _run_to_the_end(
         try:
             monitor.finish("interrupt" if isinstance(error, KeyboardInterrupt) else "error")
         except Exception as failure:  # must not hide what ended the run
-            logger.error("at the end of the run: %r", failure)
+            if repr(failure) != repr(error):
+                logger.error("at the end of the run: %r", failure)
         raise
 
     def should_stop() -> bool:

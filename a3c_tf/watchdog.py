@@ -9,6 +9,8 @@ from typing import Protocol
 
 from a3c_tf.errors import StalledError
 
+START_SECONDS = 60.0  # a worker process may take long to start on a busy machine
+
 
 class Watched(Protocol):
     """A worker, or the evaluation.
@@ -36,7 +38,7 @@ class Watchdog:
 
     Args:
         watched: the workers, and the evaluation.
-        timeout: seconds without a step; 0 for no watching.
+        timeout: seconds without a step, before the first one at least a minute; 0 for no watching.
         logger: gets the name and where its thread is.
     """
 
@@ -63,9 +65,10 @@ class Watchdog:
                 self._reported.discard(i)
                 continue
             still = now - since
+            timeout = self._timeout if beats else max(self._timeout, START_SECONDS)
             what = f"{worker.name} has made no step for {still:.0f} s"
-            if still > 2 * self._timeout:
+            if still > 2 * timeout:
                 raise StalledError(f"{what} (stall_timeout is {self._timeout:g} s)")
-            if still > self._timeout and i not in self._reported:
+            if still > timeout and i not in self._reported:
                 self._reported.add(i)
                 self._logger.error("%s; it is here:\n%s", what, worker.stack())

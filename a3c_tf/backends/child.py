@@ -180,8 +180,11 @@ def child_main(directory: str, memory_name: str, sizes: tuple[int, int], pipe: P
         pipe: to the parent.
     """
     leave_to_the_parent()
-    dump_stack_on_request(Path(directory, "stack"))
-    memory = _attach(memory_name)
+    try:
+        dump_stack_on_request(Path(directory, "stack"))
+        memory = _attach(memory_name)
+    except FileNotFoundError:  # the run was over before this process had started
+        return
     mailbox = Mailbox(memory, *sizes)
     message = Message(done=True)
     connection: Any = None

@@ -34,11 +34,12 @@ from a3c_tf.envs.runner import Episode
 from a3c_tf.graphs import CompiledFunction, Tensor, flatten
 from a3c_tf.parameters import ParameterServer
 from a3c_tf.quiet import tf
-from a3c_tf.signals import read_stack, thread_stack
+from a3c_tf.signals import read_stack, signals_held_back, thread_stack
 from a3c_tf.worker import GRADIENT_NORM, Report
 
 POLL_SECONDS = 0.1
-STOP_SECONDS = 5.0  # for a child to end after the stop; then it is killed
+STOP_SECONDS = 4.0  # for a child to end after the stop; then it is killed
+ABANDON_SECONDS = 2.0  # for a child to start after the stop; then it is not waited for
 CHILD_NAME = "a3c_tf worker"
 MISSING_GUARD = 79  # exit code of a child that would have trained by itself
 
@@ -163,10 +164,17 @@ class ProcessWorker:
             ours, theirs = multiprocessing.Pipe()
             closing.callback(ours.close)  # a child that waits for an answer gets none any more
             closing.callback(mailbox.stop.fill, 1)
-            self._start(theirs, memory.name, directory)
-            self._serve(ours, mailbox, should_stop)
+            if self._start(theirs, memory.name, directory, should_stop):
+                self._serve(ours, mailbox, should_stop)
 
-    def _start(self, pipe: Pipe, memory_name: str, directory: str) -> None:
+    def _start(
+        self, pipe: Pipe, memory_name: str, directory: str, should_stop: Callable[[], bool]
+    ) -> bool:
+        """Starts the child, which takes seconds if it is the first; False if stopped before.
+
+        The thread that starts it may then be left alone; the child, if there will be one, finds
+        that its files are gone.
+        """
         # Only a little travels as arguments: a child that leaves early does not read a lot.
         self._process = _context().Process(
             target=child_main,
@@ -174,12 +182,26 @@ class ProcessWorker:
             name=f"{CHILD_NAME} {self.index}",
             daemon=True,
         )
-        with pipe:  # so that the child's end is the only one, and its death is seen
+        errors: list[Exception] = []
+
+        def start() -> None:
             try:
-                self._process.start()
-            except (OSError, EOFError) as error:  # the fork server has died
-                raise RuntimeError(f"worker {self.index} could not be started: {error}") from error
-        self.active = True
+                with pipe, signals_held_back():  # a Ctrl-C would end a fork server that is starting
+                    self._process.start()
+            except Exception as error:  # such as that the fork server has died
+                errors.append(error)
+
+        # The pipe is closed here, so that the child's end is the only one, and its death is seen.
+        starting = threading.Thread(target=start, daemon=True)
+        starting.start()
+        while starting.is_alive() and not should_stop():
+            starting.join(POLL_SECONDS)
+        starting.join(ABANDON_SECONDS)
+        if errors:
+            (error,) = errors
+            raise RuntimeError(f"worker {self.index} could not be started: {error}") from error
+        self.active = not starting.is_alive()
+        return self.active
 
     def _serve(self, pipe: Pipe, mailbox: Mailbox, should_stop: Callable[[], bool]) -> None:
         stopped_at, heard = None, False

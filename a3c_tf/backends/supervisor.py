@@ -10,7 +10,7 @@ from time import monotonic
 from a3c_tf.quiet import tf
 
 TICK_SECONDS = 0.1
-GRACE_SECONDS = 6.0  # for threads to return after the stop; then they are named and left
+GRACE_SECONDS = 5.0  # for threads to return after the stop; then they are named and left
 
 # work(should_stop): one worker's thread
 Work = Callable[[Callable[[], bool]], None]
@@ -36,20 +36,28 @@ def supervise(
             whether to stop; may end the run by returning.
         tick: called ten times a second in the calling thread.
         on_error: called with "worker 1", "monitor" or "main", and the first error of any thread.
-        on_stuck: called with the name of each thread that does not return in 6 s.
+        on_stuck: called with the name of each thread that does not return in 5 s.
 
     Raises:
         BaseException: what `tick` raised; else the first error of any thread, as itself, when all
             threads have ended or are left alone.
     """
     coordinator = tf.train.Coordinator(clean_stop_exception_types=())
+    lock = threading.Lock()
+    errors: list[BaseException] = []
+
+    def note(who: str, error: BaseException) -> None:
+        with lock:
+            errors.append(error)
+            first = len(errors) == 1
+        if first:  # what follows from it is of no interest
+            on_error(who, error)
 
     def guarded(function: Callable[[], None]) -> None:
         try:
             function()
         except BaseException as error:  # an environment may well raise SystemExit
-            if not coordinator.should_stop():
-                on_error(threading.current_thread().name, error)
+            note(threading.current_thread().name, error)
             coordinator.request_stop(sys.exc_info())
 
     def watch() -> None:
@@ -66,6 +74,7 @@ def supervise(
     watcher = thread("monitor", watch)
     interrupt = None
     try:
+        tick()  # what is due before anything has begun
         for started in (*workers, watcher):
             started.start()
         while any(worker.is_alive() for worker in workers):
@@ -79,8 +88,7 @@ def supervise(
                 watcher.join(TICK_SECONDS)
     except BaseException as error:  # Ctrl-C, or an error of `tick`
         interrupt = error
-        if not coordinator.should_stop():
-            on_error("main", error)
+        note("main", error)
     coordinator.request_stop()
     # The coordinator's own waiting sleeps ever longer between its looks.
     deadline = monotonic() + GRACE_SECONDS
@@ -93,3 +101,5 @@ def supervise(
     if interrupt is not None:
         raise interrupt
     coordinator.raise_requested_exception()
+    if errors:  # after the monitor had ended the run: the coordinator keeps no such
+        raise errors[0]
