@@ -320,7 +320,7 @@ def _run_to_the_end(
         monitor.finish("steps", should_stop)
     except BaseException as error:
         request.raise_if_made()
-        on_error("main", error)
+        on_error("the end", error)
         raise
     request.raise_if_made()
     if on_tick:

@@ -232,6 +232,8 @@ class _Clock:
 class _Worker:
     index = 7
     beats = 0
+    active = True
+    name = "worker 7"
 
     def stack(self) -> str:
         return "somewhere"
