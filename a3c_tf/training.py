@@ -24,7 +24,7 @@ from a3c_tf.config import Backend
 from a3c_tf.envs.factory import MakeEnv, check_env, name_of
 from a3c_tf.errors import CheckpointError
 from a3c_tf.evaluation import Evaluator
-from a3c_tf.graphs import configure_tensorflow
+from a3c_tf.graphs import configure_tensorflow, forget_kernels
 from a3c_tf.hooks import GlobalStepHook
 from a3c_tf.monitor import EvaluationHook, PolicyMonitor, Progress
 from a3c_tf.parameters import ParameterServer
@@ -171,6 +171,7 @@ def train_agent_async(
     configure_tensorflow()
 
     with ExitStack() as until_the_end:
+        until_the_end.callback(forget_kernels)
         env = make_env(0, True)
         check_env(env)
         closing = until_the_end.enter_context(ExitStack())
