@@ -17,7 +17,7 @@ from a3c_tf.evaluation import Evaluator, Scores
 from a3c_tf.parameters import ParameterServer, Snapshot
 from a3c_tf.reporting import Reporter
 from a3c_tf.telemetry import write_summary
-from a3c_tf.worker import RunningWorker
+from a3c_tf.worker import SETUP_TURNS, RunningWorker
 
 # hook(agent, scores, step), called after an evaluation; ends the run if it returns "stop"
 EvaluationHook = Callable[[Agent, Scores, int], object]
@@ -137,17 +137,20 @@ class PolicyMonitor:
             while not wait_for_stop(POLL_SECONDS) and self._poll(wait_for_stop):
                 pass
             return
-        member, going_on = len(self._workers), True
+        member, going_on, turns = len(self._workers), True, 0
         with at_the_end(lambda: order.leave(member)):
             while going_on and not wait_for_stop(0.0):
                 with order.turn(member, lambda: wait_for_stop(0.0)):
-                    going_on = self._poll(wait_for_stop)
+                    turns += 1
+                    # Not before the workers have come to where they were, nor out of turn.
+                    if turns > SETUP_TURNS and not wait_for_stop(0.0):
+                        going_on = self._poll(wait_for_stop)
 
     def _poll(self, wait_for_stop: Callable[[float], bool]) -> bool:
         """Does what is due; whether the run goes on."""
         now = self._now()
         self._read_clock()
-        if now - self._last_write >= self._write_interval():
+        if self._write_is_due(now):
             self._last_write = now
             self._reporter.write_training()
             self.progress.workers_started = self._reporter.workers_started
@@ -296,8 +299,15 @@ class PolicyMonitor:
         due = self.progress.last_evaluation + self._eval_interval
         return self._eval_interval > 0 and self._server.global_step >= due
 
-    def _write_interval(self) -> float:
-        return min(max(WRITE_SECONDS, self.progress.elapsed / 200), MAX_WRITE_SECONDS)
+    def _write_is_due(self, now: float) -> bool:
+        if self._order is None:
+            interval = min(max(WRITE_SECONDS, self.progress.elapsed / 200), MAX_WRITE_SECONDS)
+            return now - self._last_write >= interval
+        # On a grid, so that a resumed run writes where it would have written without the break.
+        interval = WRITE_SECONDS
+        while interval < min(now / 200, MAX_WRITE_SECONDS):
+            interval *= 2
+        return now // interval > self._last_write // interval
 
     def _hold(self, snapshot: Snapshot) -> None:
         for variable, array in zip(self._agent.weights, snapshot.weights, strict=True):

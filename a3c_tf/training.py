@@ -187,7 +187,7 @@ def train_agent_async(
         order = None
         if deterministic:
             keras.utils.set_random_seed(seed)
-            if resume and len(states) != processes:
+            if resume and not _fit(states, processes, envs_per_worker):
                 logger.warning("resumed with other workers: it does not go on as it would have")
                 states = []
             order = FixedOrder(processes + 1, _whose_turn(states))
@@ -312,10 +312,19 @@ def _restore(
     return Progress(**checkpoint.progress), checkpoint.workers
 
 
+def _fit(states: Sequence[dict[str, Any]], workers: int, envs: int) -> bool:
+    """Whether these are states of so many workers with so many environments each."""
+    runners = [state["runner"] for state in states]
+    same = all(runner is None or len(runner["resetting"]) == envs for runner in runners)
+    return len(states) == workers and same
+
+
 def _whose_turn(states: Sequence[dict[str, Any]]) -> int:
-    """The first of the workers that have had the fewest turns."""
+    """The first of the workers that have had fewer turns than others, or the monitor."""
     rollouts = [state["rollouts"] for state in states]
-    return rollouts.index(min(rollouts)) if rollouts else 0
+    if len(set(rollouts)) > 1:
+        return rollouts.index(min(rollouts))
+    return len(rollouts)
 
 
 def _leave_if_in_a_child() -> None:

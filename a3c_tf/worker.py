@@ -39,6 +39,7 @@ Turn = Callable[[], AbstractContextManager[Any]]
 
 CONNECTION_STATE = ("version", "step", "exploration")
 GRADIENT_NORM = "train/gradient_norm"
+SETUP_TURNS = 2  # of a worker: to make its environments, and to begin
 TIMES = ("act", "env", "learn", "push", "wait")  # where a worker's time goes
 
 
