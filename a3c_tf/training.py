@@ -305,6 +305,12 @@ def _restore(
     """Puts the newest valid checkpoint into the server; the progress, and the workers' states."""
     clean_up(outdir)
     checkpoint = newest_checkpoint(outdir / "checkpoints", logger.warning)
+    for name in ("observation_space", "action_space"):
+        saved, ours = getattr(checkpoint.agent, name), getattr(server.agent, name)
+        if saved != ours:
+            raise CheckpointError(
+                f"{outdir} cannot be resumed like this: its {name} is {saved}, the agent's {ours}"
+            )
     try:
         server.restore(checkpoint.snapshot)
     except ValueError as error:
