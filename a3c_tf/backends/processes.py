@@ -134,6 +134,7 @@ class ProcessWorker:
         name = f"a3c_tf-{os.getpid()}-{secrets.token_hex(4)}"
         memory = SharedMemory(name, create=True, size=Mailbox.size(*self._sizes))
         mailbox = Mailbox(memory, *self._sizes)
+        self._unlink: Callable[[], None] | None = memory.unlink
         descriptor, self._stack_file = tempfile.mkstemp(prefix=name)
         os.close(descriptor)
         ours, theirs = multiprocessing.Pipe()
@@ -165,12 +166,20 @@ class ProcessWorker:
             Path(self._stack_file).unlink(missing_ok=True)
             mailbox.release()
             memory.close()
-            memory.unlink()
+            self._forget_name()
+
+    def _forget_name(self) -> None:
+        """The shared memory then goes with its last user, even if that is killed."""
+        if self._unlink is not None:
+            self._unlink()
+            self._unlink = None
 
     def _serve(self, pipe: Pipe, mailbox: Mailbox, should_stop: Callable[[], bool]) -> None:
         stopped_at = None
         while True:
             self.beats = int(mailbox.beats[0])
+            if mailbox.attached[0]:
+                self._forget_name()
             if should_stop() and stopped_at is None:
                 mailbox.stop[0] = 1
                 stopped_at = monotonic()
