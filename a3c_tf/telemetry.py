@@ -32,9 +32,10 @@ class EventLog:
 
     def __init__(self, directory: Path, resumed_at: int | None = None) -> None:
         self._writer = EventFileWriter(str(directory), flush_secs=2)
-        if resumed_at is not None:
-            start = SessionLog(status=SessionLog.START)
-            self._add(Event(wall_time=time.time(), step=resumed_at + 1, session_log=start))
+        # TensorBoard leaves something out at the second start of a run, not at its first.
+        step = 0 if resumed_at is None else resumed_at + 1
+        start = SessionLog(status=SessionLog.START)
+        self._add(Event(wall_time=time.time(), step=step, session_log=start))
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         """Writes values by tag."""
