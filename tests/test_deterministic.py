@@ -560,6 +560,18 @@ def test_leaving() -> None:
     assert seen[:5] == [0, 1, 2, 0, 2]
 
 
+def test_leaving_in_turn() -> None:
+    """Its turn is handed on."""
+    order = FixedOrder(2)
+    order.leave(0)
+
+    def work() -> None:
+        with order.turn(1, never):
+            pass
+
+    join(in_threads(work))
+
+
 def test_last_one_leaves() -> None:
     """Nobody is left, which is no error."""
     order = FixedOrder(2)

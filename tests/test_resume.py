@@ -23,7 +23,7 @@ import numpy as np
 import psutil
 import pytest
 import yaml
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 
 from a3c_tf import cli, monitor
 from a3c_tf.agents.loading import load_agent
@@ -110,9 +110,14 @@ def rows_of(run: Path) -> list[list[str]]:
     return rows
 
 
+def curves(run: Path) -> EventAccumulator:
+    """What TensorBoard shows; the older reader of that name does not leave out what was lost."""
+    return EventAccumulator(str(run), tensor_size_guidance={"scalars": 0}).Reload()
+
+
 def assert_events_rise(run: Path) -> None:
     """TensorBoard reads every tag with steps that never fall."""
-    events = EventAccumulator(str(run), size_guidance={"tensors": 0}).Reload()
+    events = curves(run)
     tags = events.Tags()["tensors"]
     for tag in tags:  # none if it was killed before the first was flushed
         steps = [event.step for event in events.Tensors(tag)]
@@ -394,7 +399,7 @@ def test_other_spaces(tmp_path: Path) -> None:
 
 def points(run: Path, tag: str) -> dict[int, float]:
     """A curve."""
-    events = EventAccumulator(str(run), size_guidance={"tensors": 0}).Reload()
+    events = curves(run)
     return {event.step: event.tensor_proto.float_val[0] for event in events.Tensors(tag)}
 
 
@@ -421,9 +426,23 @@ def test_resumed_run_is_like_an_unbroken_one(
         assert len(rates) >= 2
         for step, rate in rates.items():
             assert rate == pytest.approx(1e-3 * max(0.0, 1 - step / 800), abs=1e-9)
-        events = EventAccumulator(str(tmp_path / name), size_guidance={"tensors": 0}).Reload()
+        events = curves(tmp_path / name)
         tags.append(set(events.Tags()["tensors"]))
     assert tags[0] == tags[1]
+
+
+def test_curves_after_lost_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a killed run has shown beyond its last checkpoint is gone from TensorBoard."""
+    monkeypatch.setattr(monitor, "WRITE_SECONDS", 0.01)
+    train(tmp_path, steps=400)
+    lost = checkpoints(tmp_path)[1:]
+    for path in lost:
+        shutil.rmtree(path)
+    before, first = newest_step(tmp_path), int(lost[0].name)
+    assert max(points(tmp_path, "train/learning_rate")) > before
+    train(tmp_path, steps=before + 1, resume=True)
+    assert max(points(tmp_path, "train/learning_rate")) < first + 10
+    assert_events_rise(tmp_path)
 
 
 # A full disk ------------------------------------------------------------------------------------
