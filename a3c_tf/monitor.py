@@ -160,7 +160,7 @@ class PolicyMonitor:
         """Does what is due; whether the run goes on."""
         now = self._now()
         self._read_clock()
-        if now - self._last_write >= self._write_interval():
+        if self._write_is_due(now):
             self._last_write = now
             self._reporter.write_training()
             self.progress.workers_started = self._reporter.workers_started
@@ -328,9 +328,15 @@ class PolicyMonitor:
         due = self.progress.last_evaluation + self._eval_interval
         return self._eval_interval > 0 and self._server.global_step >= due
 
-    def _write_interval(self) -> float:
-        so_far = self._now() if self._order else self.progress.elapsed
-        return min(max(WRITE_SECONDS, so_far / 200), MAX_WRITE_SECONDS)
+    def _write_is_due(self, now: float) -> bool:
+        if self._order is None:
+            interval = min(max(WRITE_SECONDS, self.progress.elapsed / 200), MAX_WRITE_SECONDS)
+            return now - self._last_write >= interval
+        # On a grid, so that a resumed run writes where it would have written without the break.
+        interval = WRITE_SECONDS
+        while interval < min(now / 200, MAX_WRITE_SECONDS):
+            interval *= 2
+        return now // interval > self._last_write // interval
 
     def _hold(self, snapshot: Snapshot) -> None:
         for variable, array in zip(self._agent.weights, snapshot.weights, strict=True):

@@ -24,7 +24,7 @@ from a3c_tf.config import Backend
 from a3c_tf.envs.factory import MakeEnv, check_env, name_of
 from a3c_tf.errors import CheckpointError
 from a3c_tf.evaluation import Evaluator
-from a3c_tf.graphs import configure_tensorflow
+from a3c_tf.graphs import configure_tensorflow, forget_kernels
 from a3c_tf.hooks import GlobalStepHook
 from a3c_tf.monitor import EvaluationHook, PolicyMonitor, Progress
 from a3c_tf.parameters import ParameterServer
@@ -185,6 +185,7 @@ def train_agent_async(
     configure_tensorflow()
 
     with ExitStack() as until_the_end:
+        until_the_end.callback(forget_kernels)
         env = make_env(0, True)
         check_env(env)
         closing = until_the_end.enter_context(ExitStack())
@@ -200,7 +201,7 @@ def train_agent_async(
         order = None
         if deterministic:
             keras.utils.set_random_seed(seed)
-            if resume and len(states) != processes:
+            if resume and not _fit(states, processes, envs_per_worker):
                 logger.warning("resumed with other workers: it does not go on as it would have")
                 states = []
             order = FixedOrder(processes + 1, _whose_turn(states))
@@ -333,6 +334,12 @@ def _restore(
     """Puts the newest valid checkpoint into the server; the progress, and the workers' states."""
     clean_up(outdir)
     checkpoint = newest_checkpoint(outdir / "checkpoints", logger.warning)
+    for name in ("observation_space", "action_space"):
+        saved, ours = getattr(checkpoint.agent, name), getattr(server.agent, name)
+        if saved != ours:
+            raise CheckpointError(
+                f"{outdir} cannot be resumed like this: its {name} is {saved}, the agent's {ours}"
+            )
     try:
         server.restore(checkpoint.snapshot)
     except ValueError as error:
@@ -341,10 +348,19 @@ def _restore(
     return Progress(**checkpoint.progress), checkpoint.workers
 
 
+def _fit(states: Sequence[dict[str, Any]], workers: int, envs: int) -> bool:
+    """Whether these are states of so many workers with so many environments each."""
+    runners = [state["runner"] for state in states]
+    same = all(runner is None or len(runner["resetting"]) == envs for runner in runners)
+    return len(states) == workers and same
+
+
 def _whose_turn(states: Sequence[dict[str, Any]]) -> int:
-    """The first of the workers that have had the fewest turns."""
+    """The first of the workers that have had fewer turns than others, or the monitor."""
     rollouts = [state["rollouts"] for state in states]
-    return rollouts.index(min(rollouts)) if rollouts else 0
+    if len(set(rollouts)) > 1:
+        return rollouts.index(min(rollouts))
+    return len(rollouts)
 
 
 def _leave_if_in_a_child() -> None:

@@ -31,7 +31,7 @@ PLAN = "plan.pickle"
 
 
 class Mailbox:
-    """Shared memory of one child and its parent: two numbers, weights, a gradient.
+    """Shared memory of one child and its parent: three numbers, weights, a gradient.
 
     Args:
         memory: of `Mailbox.size` bytes.
@@ -41,6 +41,7 @@ class Mailbox:
     Attributes:
         stop: [1] int64; 0 go on, 1 stop at once, 2 stop after this rollout.
         beats: [1] int64; how many steps the child has begun.
+        attached: [1] int64; 1 when the child has opened the memory.
         weights: [weights] float32.
         gradient: [gradient] float32.
     """
@@ -50,6 +51,7 @@ class Mailbox:
     def __init__(self, memory: SharedMemory, weights: int, gradient: int) -> None:
         self.stop = np.ndarray([1], np.int64, memory.buf)
         self.beats = np.ndarray([1], np.int64, memory.buf, 8)
+        self.attached = np.ndarray([1], np.int64, memory.buf, 16)
         self.weights = np.ndarray([weights], np.float32, memory.buf, self.HEADER)
         self.gradient = np.ndarray([gradient], np.float32, memory.buf, self.HEADER + 4 * weights)
 
@@ -60,7 +62,7 @@ class Mailbox:
 
     def release(self) -> None:
         """Lets go of the arrays; once the memory is closed they would point at nothing."""
-        del self.stop, self.beats, self.weights, self.gradient
+        del self.stop, self.beats, self.attached, self.weights, self.gradient
 
 
 class ParentGoneError(Exception):
@@ -186,6 +188,7 @@ def child_main(directory: str, memory_name: str, sizes: tuple[int, int], pipe: P
     except FileNotFoundError:  # the run was over before this process had started
         return
     mailbox = Mailbox(memory, *sizes)
+    mailbox.attached[0] = 1
     message = Message(done=True)
     connection: Any = None
     try:

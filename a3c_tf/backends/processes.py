@@ -151,7 +151,8 @@ class ProcessWorker:
         name = f"a3c_tf-{os.getpid()}-{secrets.token_hex(4)}"
         with ExitStack() as closing:  # from the last to the first
             memory = SharedMemory(name, create=True, size=Mailbox.size(*self._sizes))
-            closing.callback(memory.unlink)
+            self._unlink: Callable[[], None] | None = memory.unlink
+            closing.callback(self._forget_name)
             closing.callback(memory.close)
             mailbox = Mailbox(memory, *self._sizes)
             closing.callback(mailbox.release)
@@ -203,10 +204,18 @@ class ProcessWorker:
         self.active = not starting.is_alive()
         return self.active
 
+    def _forget_name(self) -> None:
+        """The shared memory then goes with its last user, even if that is killed."""
+        if self._unlink is not None:
+            self._unlink()
+            self._unlink = None
+
     def _serve(self, pipe: Pipe, mailbox: Mailbox, should_stop: Callable[[], bool]) -> None:
         stopped_at, heard = None, False
         while True:
             self.beats = int(mailbox.beats[0])
+            if mailbox.attached[0]:
+                self._forget_name()
             if should_stop() and stopped_at is None:
                 mailbox.stop[0] = 1
                 stopped_at = monotonic()
