@@ -14,6 +14,8 @@ from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 from tensorboard.plugins.text.summary_v2 import text_pb
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
+from a3c_tf.quiet import tf
+
 SUMMARY = ("mean", "median", "stdev", "max", "min")  # of the returns of an evaluation
 SCORE_COLUMNS = ("steps", "episodes", "elapsed", *SUMMARY)
 
@@ -61,7 +63,7 @@ class EventLog:
         """
         try:
             self._writer.add_event(event)
-        except Exception as error:  # of TensorFlow's own, whose repr says nothing
+        except tf.errors.OpError as error:  # its repr says nothing
             raise OSError(f"TensorBoard's events cannot be written: {error}") from error
 
 

@@ -108,7 +108,7 @@ def test_stuck_hook(tmp_path: Path, caplog: pytest.LogCaptureFixture, backend: s
                 lambda index, test: KnownEnv(),
                 global_step_hooks=[hook],
                 backend=backend,
-                stall_timeout=0.5 if backend == "threads" else 10.0,
+                stall_timeout=0.5 if backend == "threads" else 3.0,
             )
     finally:
         released.set()
@@ -120,7 +120,7 @@ def test_slow_evaluation_hook_at_the_end(tmp_path: Path) -> None:
     """A monitor that is busy when the workers have ended is waited for: nothing is wrong."""
 
     def hook(agent: Any, scores: Any, step: int) -> None:
-        time.sleep(8.0)
+        time.sleep(6.0)
 
     settings = {"steps": 300, "eval_interval": 10, "evaluation_hooks": [hook]}
     train(tmp_path, lambda index, test: KnownEnv(), stall_timeout=0.0, **settings)
