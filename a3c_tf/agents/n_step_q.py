@@ -59,6 +59,8 @@ class NStepQAgent(Agent):
         seed: int = 0,
         target: keras.Model | None = None,
     ) -> None:
+        if not isinstance(action_space, gym.spaces.Discrete):
+            raise ValueError(f"n-step Q-learning needs Discrete actions, not {action_space}")
         if target is None:
             target = keras.models.clone_model(model)
             target.set_weights(model.get_weights())

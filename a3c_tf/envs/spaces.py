@@ -16,6 +16,15 @@ def space_to_json(space: gym.Space) -> dict[str, Any]:
     """
     if isinstance(space, gym.spaces.Discrete):
         return {"type": "Discrete", "n": int(space.n), "start": int(space.start)}
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        return {
+            "type": "MultiDiscrete",
+            "nvec": space.nvec.tolist(),
+            "start": np.asarray(space.start).tolist(),
+            "dtype": str(space.dtype),
+        }
+    if isinstance(space, gym.spaces.MultiBinary):
+        return {"type": "MultiBinary", "shape": list(space.shape)}
     if isinstance(space, gym.spaces.Box):
         return {
             "type": "Box",
@@ -36,6 +45,14 @@ def space_from_json(description: dict[str, Any]) -> gym.Space:
     kind = description["type"]
     if kind == "Discrete":
         return gym.spaces.Discrete(description["n"], start=description["start"])
+    if kind == "MultiDiscrete":
+        return gym.spaces.MultiDiscrete(
+            np.array(description["nvec"]),
+            dtype=np.dtype(description["dtype"]).type,
+            start=np.array(description["start"]),
+        )
+    if kind == "MultiBinary":
+        return gym.spaces.MultiBinary(description["shape"])
     if kind == "Box":
         dtype = np.dtype(description["dtype"]).type
         shape = tuple(description["shape"])
