@@ -24,7 +24,8 @@ def space_to_json(space: gym.Space) -> dict[str, Any]:
             "dtype": str(space.dtype),
         }
     if isinstance(space, gym.spaces.MultiBinary):
-        return {"type": "MultiBinary", "shape": list(space.shape)}
+        n = space.n if isinstance(space.n, int) else list(space.shape)
+        return {"type": "MultiBinary", "n": n}
     if isinstance(space, gym.spaces.Box):
         return {
             "type": "Box",
@@ -52,7 +53,7 @@ def space_from_json(description: dict[str, Any]) -> gym.Space:
             start=np.array(description["start"]),
         )
     if kind == "MultiBinary":
-        return gym.spaces.MultiBinary(description["shape"])
+        return gym.spaces.MultiBinary(description["n"])
     if kind == "Box":
         dtype = np.dtype(description["dtype"]).type
         shape = tuple(description["shape"])
