@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import gymnasium as gym
 import numpy as np
 
 from a3c_tf.actions import actions_for
 from a3c_tf.envs.runner import observation_dtype
+from a3c_tf.layers import FreeOutputs
 from a3c_tf.quiet import keras
 
 Initializer = Literal["orthogonal", "glorot_uniform"]
@@ -85,32 +86,6 @@ def build_action_value(
     make = _Layers(observation_space, hidden_sizes, activation, initializer, seed, network)
     values = make.dense(actions_for(action_space).output_size, 1.0, "action_values")
     return keras.Model(make.observations, values(make.trunk("hidden")), name="action_value")
-
-
-@keras.saving.register_keras_serializable("a3c_tf")
-class FreeOutputs(keras.layers.Layer):
-    """Outputs that do not depend on the inputs: weights, the same for every row of a batch.
-
-    Args:
-        units: how many.
-        settings: of `keras.layers.Layer`.
-    """
-
-    def __init__(self, units: int, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.units = units
-
-    def build(self, input_shape: Any) -> None:
-        """Makes the weights, all zero."""
-        self.outputs = self.add_weight(shape=(self.units,), initializer="zeros", name="outputs")
-
-    def call(self, inputs: Any) -> Any:
-        """[B, units], whatever the inputs, [B, ...]."""
-        return keras.ops.broadcast_to(self.outputs, (keras.ops.shape(inputs)[0], self.units))
-
-    def get_config(self) -> dict[str, Any]:
-        """What it takes to make it again."""
-        return {**super().get_config(), "units": self.units}
 
 
 class _Layers:
