@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,8 +33,8 @@ def clean_up(directory: Path) -> None:
 
     An agent that was to be replaced by a newer one comes back, unless that one is there.
     """
-    for old in directory.glob(".*.old"):
-        name = directory / old.name.removeprefix(".").removesuffix(".old")
+    for old in (*directory.glob(".*.old"), *directory.glob("checkpoints/.*.old")):
+        name = old.parent / old.name.removeprefix(".").removesuffix(".old")
         if name.exists():
             shutil.rmtree(old)
         else:
@@ -126,7 +126,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
         raise CheckpointError(f"{path}: {error}") from error
 
 
-def newest_checkpoint(root: Path, warn: Any = None) -> Checkpoint:
+def newest_checkpoint(root: Path, warn: Callable[[str], None] = lambda line: None) -> Checkpoint:
     """The newest checkpoint that is whole.
 
     Args:
@@ -140,9 +140,20 @@ def newest_checkpoint(root: Path, warn: Any = None) -> Checkpoint:
         try:
             return load_checkpoint(path)
         except CheckpointError as error:
-            if warn:
-                warn(f"checkpoint passed over: {error}")
+            warn(f"checkpoint passed over: {error}")
     raise CheckpointError(f"no valid checkpoint in {root}")
+
+
+def set_aside_after(path: Path) -> None:
+    """Renames the checkpoints of later steps, which could not be read, to `damaged-<step>`.
+
+    They would count among the newest, which are kept.
+    """
+    for later in _steps(path.parent):
+        if later.name > path.name:
+            aside = later.with_name(f"damaged-{later.name}")
+            shutil.rmtree(aside, ignore_errors=True)
+            later.rename(aside)
 
 
 def _load_arrays(path: Path) -> list[Any]:
@@ -156,7 +167,7 @@ def _steps(root: Path) -> list[Path]:
     return sorted(path for path in root.iterdir() if path.name.isdecimal())
 
 
-def _write_whole(directory: Path, write: Any) -> None:
+def _write_whole(directory: Path, write: Callable[[Path], object]) -> None:
     """Lets `write` fill a temporary directory, flushes it to disk, and renames it."""
     directory.parent.mkdir(parents=True, exist_ok=True)
     temporary = directory.with_name(f".{directory.name}.partial")

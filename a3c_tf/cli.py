@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -20,9 +21,9 @@ from a3c_tf.config import TrainConfig, resolve_backend
 from a3c_tf.display import Display, make_display
 from a3c_tf.envs.factory import RegisteredEnv, spaces_of
 from a3c_tf.errors import CheckpointError, ConfigError, at_the_end
-from a3c_tf.run_directory import new_run_directory, write_config
+from a3c_tf.run_directory import check_writable, new_run_directory, write_config
 from a3c_tf.settings import describe_settings, parse_settings
-from a3c_tf.signals import Terminated
+from a3c_tf.signals import RaiseOnce, Terminated
 
 if TYPE_CHECKING:
     from a3c_tf.agents.a3c import A3CAgent
@@ -51,11 +52,12 @@ def train(arguments: Sequence[str]) -> int:
         directory = config.resume or new_run_directory(config)
         if config.resume is None:
             write_config(directory, config)
+        else:
+            check_writable(directory)
     except ValueError as error:
         return _usage(error)
-    for line in describe_settings(config, origins):
-        console.print(line, highlight=False, soft_wrap=True)
-    console.print(f"run directory: {directory}", highlight=False, soft_wrap=True)
+    for line in (*describe_settings(config, origins), f"run directory: {directory}"):
+        _show(console, line)
     return _run(console, config, directory, make_env, agent)
 
 
@@ -74,13 +76,11 @@ def _run(
 
     def on_tick(step: int, progress: Progress) -> None:
         nonlocal display
-        try:
-            if display is None:  # all checks have passed: the run has begun
-                write_config(directory, config)
-                display = make_display(console, config.steps)
+        if display is None:  # all checks have passed: the run has begun
+            write_config(directory, config)
+        with _even_if_nobody_reads():
+            display = display or make_display(console, config.steps)
             display.update(step, progress.last_score)
-        except (BrokenPipeError, SystemExit):  # nobody reads any more (`| head`); train on
-            display = make_display(Console(file=io.StringIO()), config.steps)
 
     try:
         train_agent_async(
@@ -108,8 +108,12 @@ def _run(
         return _usage(error)
     except KeyboardInterrupt as error:
         _close(display)
-        console.print(f"interrupted; go on with: --resume {directory}", highlight=False)
+        begun = any((directory / "checkpoints").glob("[0-9]*"))
+        _show(console, "interrupted" + f"; go on with: --resume {directory}" * begun)
         return TERMINATED if isinstance(error, Terminated) else INTERRUPTED
+    except SystemExit as error:  # an environment's: an error, whatever its number
+        traceback.print_exception(error)
+        return FAILED
     finally:
         _close(display)
     _print_result(console, directory)
@@ -117,8 +121,27 @@ def _run(
 
 
 def _close(display: Display | None) -> None:
-    if display is not None:
-        display.close()
+    with _even_if_nobody_reads():
+        if display is not None:
+            display.close()
+
+
+def _show(console: Console, line: str) -> None:
+    with _even_if_nobody_reads():
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def _even_if_nobody_reads() -> Iterator[None]:
+    """What is shown in the block, and after it, goes nowhere if it cannot be written.
+
+    As with `| head`, or with a terminal that was closed. The training goes on.
+    """
+    try:
+        yield
+    except (OSError, SystemExit):  # Rich makes a SystemExit of a broken pipe
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _print_result(console: Console, directory: Path) -> None:
@@ -130,7 +153,7 @@ def _print_result(console: Console, directory: Path) -> None:
         f"score {summary['final_score']}, best {summary['best_score']}",
         f"curves: tensorboard --logdir {directory}",
     ):
-        console.print(line, highlight=False, soft_wrap=True)
+        _show(console, line)
 
 
 @dataclass(frozen=True)
@@ -298,8 +321,12 @@ def _usage(error: Exception) -> int:
 
 def main(command: Callable[[Sequence[str]], int]) -> None:
     """Runs a command on the program's arguments and exits with its code."""
+    handler = RaiseOnce()
+    handler.install()
     try:
         code = command(sys.argv[1:])
-    except KeyboardInterrupt:
-        code = INTERRUPTED
+    except KeyboardInterrupt as error:
+        _show(Console(), "interrupted")
+        code = TERMINATED if isinstance(error, Terminated) else INTERRUPTED
+    handler.ignore()
     sys.exit(code)

@@ -6,6 +6,7 @@ import difflib
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from time import monotonic
 
 
 class ConfigError(ValueError):
@@ -47,12 +48,23 @@ def near(name: str, known: Iterable[str]) -> str:
     return f" (near: {', '.join(matches)})" if matches else ""
 
 
-def in_time(action: Callable[[], None], seconds: float) -> None:
-    """Calls a function that might never return, and waits for it so long.
+def in_time(
+    name: str,
+    action: Callable[[], None],
+    seconds: float,
+    in_a_hurry: Callable[[], bool] = lambda: True,
+) -> None:
+    """Calls a function that might never return, and waits for it.
+
+    Args:
+        name: of the function, for the error.
+        action: the function.
+        seconds: how long it is waited for once there is a hurry.
+        in_a_hurry: asked ten times a second.
 
     Raises:
         TimeoutError: it has not returned; it is left alone in a thread that ends with the program.
-        BaseException: what the function raised.
+        BaseException: what the function raised, or `in_a_hurry`.
     """
     errors: list[BaseException] = []
 
@@ -64,8 +76,12 @@ def in_time(action: Callable[[], None], seconds: float) -> None:
 
     thread = threading.Thread(target=guarded, daemon=True)
     thread.start()
-    thread.join(seconds)
-    if thread.is_alive():
-        raise TimeoutError(f"{action!r} has not returned in {seconds:g} s")
+    deadline = None
+    while thread.is_alive():
+        if deadline is None and in_a_hurry():
+            deadline = monotonic() + seconds
+        if deadline is not None and monotonic() > deadline:
+            raise TimeoutError(f"{name} has not returned in {seconds:g} s")
+        thread.join(0.1)
     if errors:
         raise errors[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,9 +14,10 @@ from gymnasium.vector import VectorEnv
 
 from a3c_tf.agents.base import Agent
 from a3c_tf.envs.factory import MakeEnv, make_vector_env
-from a3c_tf.envs.runner import observation_dtype
+from a3c_tf.envs.spaces import observation_dtype
 from a3c_tf.errors import at_the_end
 from a3c_tf.quiet import tf
+from a3c_tf.signals import thread_stack
 
 MAX_EPISODE_STEPS = 27_000  # 30 minutes of an Atari game; ends what would never end
 
@@ -86,6 +88,10 @@ class Evaluator:
         self._max_episode_len = max_episode_len
         self._envs: VectorEnv | None = None
         self._seed = seed
+        self._thread = 0
+        self.name = "evaluation"
+        self.active = False
+        self.beats = 0
 
     def run(
         self, should_stop: Callable[[], bool] = lambda: False, number: int = 0
@@ -98,6 +104,17 @@ class Evaluator:
         so that short episodes are not favoured. With `steps`, those that end in them, or the
         unfinished one if it is the only one.
         """
+        self._thread, self.active = threading.get_ident(), True
+        try:
+            return self._run(should_stop, number)
+        finally:
+            self.active = False
+
+    def stack(self) -> str:
+        """Where the thread that evaluates is, as text."""
+        return thread_stack(self._thread)
+
+    def _run(self, should_stop: Callable[[], bool], number: int) -> Scores | None:
         env_seed, action_seed = np.random.SeedSequence([self._seed, number]).generate_state(2)
         envs = self._make_envs()
         observations, _ = envs.reset(seed=int(env_seed))
@@ -112,6 +129,7 @@ class Evaluator:
         while quota.any() and taken != self.steps:
             if should_stop():
                 return None
+            self.beats += 1
             actions = self._act(
                 tf.constant(np.asarray(observations, dtype)),
                 tf.constant([int(action_seed), next(calls)], tf.int64),

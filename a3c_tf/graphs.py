@@ -28,6 +28,16 @@ def configure_tensorflow() -> None:
         return
 
 
+def forget_kernels() -> None:
+    """Frees what TensorFlow keeps of the graphs of a run that has ended: megabytes for each.
+
+    It is what `keras.backend.clear_session` does for this; the user's own nets are left alone.
+    """
+    from tensorflow.python.eager import context
+
+    context.context().clear_kernel_cache()
+
+
 def tf_variables(variables: Sequence[Any]) -> list[tf.Variable]:
     """The `tf.Variable`s behind Keras variables, in the same order."""
     return [variable.value for variable in variables]

@@ -23,7 +23,8 @@ from a3c_tf.worker import RunningWorker
 EvaluationHook = Callable[[Agent, Scores, int], object]
 
 POLL_SECONDS = 0.05
-CLOSE_SECONDS = 3.0  # for the environments of the evaluation
+LOCK_SECONDS = 3.0  # for a hook to let go of the global weights at the end
+CLOSE_SECONDS = 2.0  # for the environments of the evaluation
 STEPS_PER_SECOND = 1000  # where time is counted in steps
 MAX_FAILED_SAVES = 3  # in a row
 # Points of a curve lie 1/200 of the run so far apart: dense at first, and few in a long run.
@@ -75,7 +76,15 @@ class PolicyMonitor:
         eval_seconds: if more than 0, seconds between evaluations, in place of the steps.
         successful_score: mean evaluation return at which the run ends, or None.
         checkpoint_seconds: seconds between checkpoints.
-        progress: where the run stands; None for a new one.
+        progress: where the run stands.
+        resumed: whether the run goes on from a checkpoint.
+        order: in which workers and monitor take turns; None where they do not. With one, what
+            goes by seconds goes by global steps instead, a thousand to the second, and
+            checkpoints hold the workers too, so that the run can be gone on with as if it had not
+            been broken off.
+        save_best: whether `best/` is kept.
+        evaluation_hooks: called after each evaluation.
+        logger: for what happens.
         resumed: whether the run goes on from a checkpoint.
         order: in which workers and monitor take turns; None where they do not. With one, what
             goes by seconds goes by global steps instead, a thousand to the second, and
@@ -93,18 +102,19 @@ class PolicyMonitor:
         workers: Sequence[RunningWorker],
         agent: Agent,
         evaluator: Evaluator | None,
+        *,
         eval_interval: int,
-        eval_seconds: float = 0.0,
-        successful_score: float | None = None,
-        checkpoint_seconds: float = 60.0,
-        progress: Progress | None = None,
-        save_best: bool = True,
-        evaluation_hooks: Sequence[EvaluationHook] = (),
-        logger: logging.Logger | None = None,
-        resumed: bool = False,
-        order: FixedOrder | None = None,
+        eval_seconds: float,
+        successful_score: float | None,
+        checkpoint_seconds: float,
+        progress: Progress,
+        save_best: bool,
+        evaluation_hooks: Sequence[EvaluationHook],
+        logger: logging.Logger,
+        resumed: bool,
+        order: FixedOrder | None,
     ) -> None:
-        self.progress = progress or Progress()
+        self.progress = progress
         self._directory = directory
         self._server = server
         self._workers = workers
@@ -117,7 +127,7 @@ class PolicyMonitor:
         self._checkpoint_seconds = checkpoint_seconds
         self._save_best = save_best
         self._evaluation_hooks = evaluation_hooks
-        self._logger = logger or logging.getLogger("a3c_tf")
+        self._logger = logger
         self._reporter = Reporter(directory, server, workers, self._logger, resumed)
         self._failed_saves = 0
         if self.progress.last_row:  # the program before this one may not have come to it
@@ -137,17 +147,20 @@ class PolicyMonitor:
             while not wait_for_stop(POLL_SECONDS) and self._poll(wait_for_stop):
                 pass
             return
-        member, going_on = len(self._workers), True
+        member, getting_ready, going_on = len(self._workers), True, True
         with at_the_end(lambda: order.leave(member)):
-            while going_on and not wait_for_stop(0.0):
+            while going_on:
                 with order.turn(member, lambda: wait_for_stop(0.0)):
-                    going_on = self._poll(wait_for_stop)
+                    if wait_for_stop(0.0):
+                        return
+                    going_on = getting_ready or self._poll(wait_for_stop)
+                    getting_ready = False
 
     def _poll(self, wait_for_stop: Callable[[float], bool]) -> bool:
         """Does what is due; whether the run goes on."""
         now = self._now()
         self._read_clock()
-        if now - self._last_write >= self._write_interval():
+        if self._write_is_due(now):
             self._last_write = now
             self._reporter.write_training()
             self.progress.workers_started = self._reporter.workers_started
@@ -190,10 +203,11 @@ class PolicyMonitor:
         self._last_checkpoint = began
         self._reporter.write_row(row)
         for hook in self._evaluation_hooks:
-            if hook(self._agent, scores, step) == "stop":
+            answer = hook(self._agent, scores, step)
+            if isinstance(answer, str) and answer == "stop":
                 self.progress.stopped_by = "evaluation_hook"
         if self._successful_score is not None and mean >= self._successful_score:
-            save_agent(self._agent, self._directory / "successful")
+            self._save(lambda: save_agent(self._agent, self._directory / "successful"))
             self.progress.stopped_by = "successful_score"
 
     def checkpoint(self) -> None:
@@ -232,21 +246,33 @@ class PolicyMonitor:
                 successful score goes before "steps".
             should_stop: ends the evaluation, which makes it an "interrupt".
         """
-        ending = stopped_by
+        ending, asked = stopped_by, False
+
+        def asked_to_stop() -> bool:
+            nonlocal asked
+            asked = asked or should_stop()
+            return asked
+
         with at_the_end(
             lambda: self._save_last(ending),
             lambda: write_summary(self._directory, self.summary()),
-            lambda: in_time(self._evaluator.close, CLOSE_SECONDS) if self._evaluator else None,
+            self._close_evaluator,
             self._reporter.close,
         ):
             try:
                 self._reporter.write_training()
                 behind = self.progress.last_evaluation < self._server.global_step
                 if stopped_by == "steps" and behind and not self.progress.stopped_by:
-                    self.evaluate(should_stop)
-                    ending = "interrupt" if should_stop() else ending
+                    in_time(
+                        "the last evaluation",
+                        lambda: self.evaluate(lambda: asked),
+                        CLOSE_SECONDS,
+                        asked_to_stop,
+                    )
+                    ending = "interrupt" if asked else ending
             except BaseException as error:
-                ending = "interrupt" if isinstance(error, KeyboardInterrupt) else "error"
+                interrupted = asked or isinstance(error, KeyboardInterrupt)
+                ending = "interrupt" if interrupted else "error"
                 raise
 
     def summary(self) -> dict[str, Any]:
@@ -267,14 +293,20 @@ class PolicyMonitor:
     def _save_last(self, ending: str) -> None:
         if not (ending == "steps" and self.progress.stopped_by):
             self.progress.stopped_by = ending
-        snapshot = self._server.snapshot()
+        snapshot = self._server.snapshot(LOCK_SECONDS)
         self._hold(snapshot)
         suffix = "finish" if ending == "steps" else "except"
         last = self._directory / f"{snapshot.global_step}_{suffix}"
-        with at_the_end(self.checkpoint):  # the one may fail without the other
+        self._failed_saves = MAX_FAILED_SAVES  # no later one may succeed
+        # The one may fail without the other.
+        with at_the_end(lambda: self._save_checkpoint(snapshot)):
             save_agent(self._agent, last)
 
     # Parts ----------------------------------------------------------------------------------
+
+    def _close_evaluator(self) -> None:
+        if self._evaluator is not None:
+            in_time("an environment's close", self._evaluator.close, CLOSE_SECONDS)
 
     def _start_clocks(self) -> None:
         self._start, now = monotonic(), self._now()
@@ -296,8 +328,15 @@ class PolicyMonitor:
         due = self.progress.last_evaluation + self._eval_interval
         return self._eval_interval > 0 and self._server.global_step >= due
 
-    def _write_interval(self) -> float:
-        return min(max(WRITE_SECONDS, self.progress.elapsed / 200), MAX_WRITE_SECONDS)
+    def _write_is_due(self, now: float) -> bool:
+        if self._order is None:
+            interval = min(max(WRITE_SECONDS, self.progress.elapsed / 200), MAX_WRITE_SECONDS)
+            return now - self._last_write >= interval
+        # On a grid, so that a resumed run writes where it would have written without the break.
+        interval = WRITE_SECONDS
+        while interval < min(now / 200, MAX_WRITE_SECONDS):
+            interval *= 2
+        return now // interval > self._last_write // interval
 
     def _hold(self, snapshot: Snapshot) -> None:
         for variable, array in zip(self._agent.weights, snapshot.weights, strict=True):

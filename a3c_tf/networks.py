@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 
 from a3c_tf.actions import actions_for
-from a3c_tf.envs.runner import observation_dtype
+from a3c_tf.envs.spaces import observation_dtype
 from a3c_tf.layers import FreeOutputs
 from a3c_tf.quiet import keras
 

@@ -147,12 +147,26 @@ class ParameterServer:
                 for hook in self._hooks:
                     hook(env, self.agent, step)
 
-    def snapshot(self) -> Snapshot:
-        """A consistent copy of everything; workers go on while its arrays are used."""
-        with self.lock:
+    def snapshot(self, patience: float = -1.0) -> Snapshot:
+        """A consistent copy of everything; workers go on while its arrays are used.
+
+        Args:
+            patience: seconds to wait for whoever holds the lock; less than 0: without an end.
+
+        Raises:
+            TimeoutError: the lock has not been free.
+        """
+        if not self.lock.acquire(timeout=patience):
+            raise TimeoutError(
+                f"the global weights have been held for {patience:g} s, by a global step hook that "
+                "does not return; they cannot be read"
+            )
+        try:
             tensors = self._read()
             counters = self.global_step, self.version, self.episodes
             hyperparameters = self.agent.hyperparameters
+        finally:
+            self.lock.release()
         # A copy, since an array of a tensor may share the variable's memory.
         arrays = [np.array(tensor) for tensor in tensors]
         count = len(self.agent.weights)
@@ -185,9 +199,6 @@ class LocalConnection:
         local: the worker's own weights, in the order of `Agent.weights`.
         worker: its index.
         like: a connection of another worker, whose traces are used again.
-
-    Attributes:
-        episodes: how many had ended at `step`.
     """
 
     def __init__(
@@ -199,7 +210,6 @@ class LocalConnection:
     ) -> None:
         self.version = 0
         self.step = 0
-        self.episodes = 0
         self.lag = 0
         self.exploration = 0.0
         self.waited = 0.0
@@ -253,5 +263,4 @@ class LocalConnection:
     def _note_version(self) -> None:
         self.version = self._server.version
         self.step = self._server.global_step
-        self.episodes = self._server.episodes
         self.exploration = self._server.agent.exploration(self.step, self._worker)

@@ -7,6 +7,7 @@ import subprocess
 import time
 from importlib import metadata
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import yaml
@@ -35,6 +36,19 @@ def new_run_directory(config: TrainConfig) -> Path:
     except OSError as error:
         raise ConfigError(f"--outdir {path} cannot be written: {error.strerror}") from error
     return path
+
+
+def check_writable(directory: Path) -> None:
+    """Sees to it that a run can be gone on with.
+
+    Raises:
+        ConfigError: nothing can be written there.
+    """
+    try:
+        with TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise ConfigError(f"--resume {directory} cannot be written: {error.strerror}") from error
 
 
 def write_config(directory: Path, config: TrainConfig) -> None:

@@ -32,27 +32,37 @@ class EventLog:
 
     def __init__(self, directory: Path, resumed_at: int | None = None) -> None:
         self._writer = EventFileWriter(str(directory), flush_secs=2)
-        if resumed_at is not None:
-            start = SessionLog(status=SessionLog.START)
-            self._writer.add_event(
-                Event(wall_time=time.time(), step=resumed_at + 1, session_log=start)
-            )
+        # TensorBoard leaves something out at the second start of a run, not at its first.
+        step = 0 if resumed_at is None else resumed_at + 1
+        start = SessionLog(status=SessionLog.START)
+        self._add(Event(wall_time=time.time(), step=step, session_log=start))
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         """Writes values by tag."""
         now = time.time()
         for tag, value in values.items():
             event = Event(wall_time=now, step=step, summary=scalar_pb(tag, value))
-            self._writer.add_event(event)
+            self._add(event)
 
     def text(self, tag: str, text: str, step: int) -> None:
         """Writes a text."""
         event = Event(wall_time=time.time(), step=step, summary=text_pb(tag, text))
-        self._writer.add_event(event)
+        self._add(event)
 
     def close(self) -> None:
         """Flushes and closes the file."""
         self._writer.close()
+
+    def _add(self, event: Event) -> None:
+        """Hands an event to the writer's thread.
+
+        Raises:
+            OSError: an earlier one could not be written.
+        """
+        try:
+            self._writer.add_event(event)
+        except Exception as error:  # of TensorFlow's own, whose repr says nothing
+            raise OSError(f"TensorBoard's events cannot be written: {error}") from error
 
 
 class ScoreLog:
@@ -104,5 +114,8 @@ def write_summary(directory: Path, summary: Mapping[str, Any]) -> None:
     """Writes `summary.json`, whole or not at all."""
     path = directory / "summary.json"
     temporary = path.with_suffix(".partial")
-    temporary.write_text(json.dumps(summary, indent=2) + "\n")
-    temporary.replace(path)
+    try:
+        temporary.write_text(json.dumps(summary, indent=2) + "\n")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

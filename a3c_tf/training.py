@@ -19,18 +19,18 @@ from a3c_tf.backends.processes import CHILD_NAME, MISSING_GUARD, process_workers
 from a3c_tf.backends.supervisor import supervise
 from a3c_tf.backends.threads import thread_workers
 from a3c_tf.backends.turns import FixedOrder
-from a3c_tf.checkpoints import clean_up, newest_checkpoint
+from a3c_tf.checkpoints import clean_up, newest_checkpoint, set_aside_after
 from a3c_tf.config import Backend
 from a3c_tf.envs.factory import MakeEnv, check_env, name_of
 from a3c_tf.errors import CheckpointError
 from a3c_tf.evaluation import Evaluator
-from a3c_tf.graphs import configure_tensorflow
+from a3c_tf.graphs import configure_tensorflow, forget_kernels
 from a3c_tf.hooks import GlobalStepHook
 from a3c_tf.monitor import EvaluationHook, PolicyMonitor, Progress
 from a3c_tf.parameters import ParameterServer
 from a3c_tf.quiet import keras
 from a3c_tf.signals import StopRequest, stop_requests
-from a3c_tf.watchdog import Watchdog
+from a3c_tf.watchdog import Watchdog, Watched
 from a3c_tf.worker import RunningWorker
 
 # on_tick(global step, progress), called about ten times a second
@@ -127,7 +127,7 @@ def train_agent_async(
     """
     _leave_if_in_a_child()
     logger = logger or logging.getLogger("a3c_tf")
-    outdir = Path(outdir)
+    outdir = Path(outdir).absolute()  # an environment may change the working directory
     if agent is None and make_agent is None:
         raise ValueError("give train_agent_async either agent or make_agent")
     if (eval_n_steps is None) == (eval_n_episodes is None):
@@ -147,8 +147,13 @@ def train_agent_async(
         ("max_episode_len", max_episode_len, 1),
         ("step_offset", step_offset, 0),
         ("seed", seed, 0),
+        ("eval_seconds", eval_seconds, 0),
+        ("checkpoint_seconds", checkpoint_seconds, 0),
+        ("stall_timeout", stall_timeout, 0),
     ):
-        if value is not None and value < least:
+        if not isinstance(value, int | float | None):
+            raise ValueError(f"{name} is {value!r}; it must be a number")
+        if value is not None and not value >= least:
             raise ValueError(f"{name} is {value}; it must be at least {least}")
     if backend not in get_args(Backend):
         raise ValueError(
@@ -164,13 +169,23 @@ def train_agent_async(
             f"deterministic is True: it needs backend='threads', not {backend!r}, and "
             f"eval_seconds=0, not {eval_seconds}"
         )
+    if successful_score is not None and eval_interval is None and not eval_seconds:
+        raise ValueError(
+            f"successful_score is {successful_score}, but eval_interval is None: without "
+            "evaluations there are no scores"
+        )
     if resume and step_offset:
         raise ValueError(f"step_offset is {step_offset}; a resumed run goes on from its own step")
     if not resume and (outdir / "scores.txt").exists():
-        raise FileExistsError(f"{outdir} holds a run already: resume it or take a new directory")
+        raise FileExistsError(
+            f"{outdir} holds a run already: resume it, remove it, or take a new directory"
+        )
+    if outdir.exists() and not outdir.is_dir():
+        raise FileExistsError(f"{outdir} is a file; take a directory")
     configure_tensorflow()
 
     with ExitStack() as until_the_end:
+        until_the_end.callback(forget_kernels)
         env = make_env(0, True)
         check_env(env)
         closing = until_the_end.enter_context(ExitStack())
@@ -186,7 +201,7 @@ def train_agent_async(
         order = None
         if deterministic:
             keras.utils.set_random_seed(seed)
-            if resume and len(states) != processes:
+            if resume and not _fit(states, processes, envs_per_worker):
                 logger.warning("resumed with other workers: it does not go on as it would have")
                 states = []
             order = FixedOrder(processes + 1, _whose_turn(states))
@@ -209,7 +224,7 @@ def train_agent_async(
                 action_seed=int(seeds[2 * index]),
                 env_seed=int(seeds[2 * index + 1]),
                 max_episode_len=max_episode_len,
-                profile=outdir.absolute() / f"profile-{index}.out" if profile else None,
+                profile=outdir / f"profile-{index}.out" if profile else None,
                 replayable=deterministic,
                 state=states[index] if states else None,
             )
@@ -218,7 +233,7 @@ def train_agent_async(
         workers: Sequence[RunningWorker] = (
             thread_workers(plans, agent, server, order)
             if backend == "threads"
-            else process_workers(plans, agent, server)
+            else process_workers(plans, agent, server, logger)
         )
         monitored = agent.clone()
         evaluator = None
@@ -242,18 +257,19 @@ def train_agent_async(
             workers,
             monitored,
             evaluator,
-            eval_interval or 0,
-            eval_seconds,
-            successful_score,
-            checkpoint_seconds,
-            progress,
-            save_best_so_far_agent,
-            evaluation_hooks,
-            logger,
-            resume,
-            order,
+            eval_interval=eval_interval or 0,
+            eval_seconds=eval_seconds,
+            successful_score=successful_score,
+            checkpoint_seconds=checkpoint_seconds,
+            progress=progress,
+            save_best=save_best_so_far_agent,
+            evaluation_hooks=evaluation_hooks,
+            logger=logger,
+            resumed=resume,
+            order=order,
         )
-        watchdog = Watchdog(workers, stall_timeout, logger)
+        watched: list[Watched] = [*workers, *([evaluator] if evaluator else [])]
+        watchdog = Watchdog(watched, stall_timeout, logger)
         _run_to_the_end(server, workers, monitor, watchdog, request, name_of(env), on_tick, logger)
     return agent
 
@@ -284,15 +300,29 @@ def _run_to_the_end(
         if hasattr(error, "add_note"):  # from Python 3.11 on; it is shown below the traceback
             error.add_note(f"in {who} ({env_name}), at global step {step}")
 
+    def on_stuck(who: str) -> None:
+        logger.error("%s (%s) does not return and is left alone", who, env_name)
+
     try:
-        supervise([worker.run for worker in workers], monitor.run, tick, on_error)
+        supervise([worker.run for worker in workers], monitor.run, tick, on_error, on_stuck)
     except BaseException as error:
         try:
             monitor.finish("interrupt" if isinstance(error, KeyboardInterrupt) else "error")
         except Exception as failure:  # must not hide what ended the run
-            logger.error("the end of the run could not be saved: %r", failure)
+            if repr(failure) != repr(error):
+                logger.error("at the end of the run: %r", failure)
         raise
-    monitor.finish("steps", lambda: bool(request))
+
+    def should_stop() -> bool:
+        watchdog.look()
+        return bool(request)
+
+    try:
+        monitor.finish("steps", should_stop)
+    except BaseException as error:
+        request.raise_if_made()
+        on_error("the end", error)
+        raise
     request.raise_if_made()
     if on_tick:
         on_tick(server.global_step, monitor.progress)
@@ -304,17 +334,33 @@ def _restore(
     """Puts the newest valid checkpoint into the server; the progress, and the workers' states."""
     clean_up(outdir)
     checkpoint = newest_checkpoint(outdir / "checkpoints", logger.warning)
+    for name in ("observation_space", "action_space"):
+        saved, ours = getattr(checkpoint.agent, name), getattr(server.agent, name)
+        if saved != ours:
+            raise CheckpointError(
+                f"{outdir} cannot be resumed like this: its {name} is {saved}, the agent's {ours}"
+            )
     try:
         server.restore(checkpoint.snapshot)
     except ValueError as error:
         raise CheckpointError(f"{outdir} cannot be resumed like this: {error}") from error
+    set_aside_after(checkpoint.path)
     return Progress(**checkpoint.progress), checkpoint.workers
 
 
+def _fit(states: Sequence[dict[str, Any]], workers: int, envs: int) -> bool:
+    """Whether these are states of so many workers with so many environments each."""
+    runners = [state["runner"] for state in states]
+    same = all(runner is None or len(runner["resetting"]) == envs for runner in runners)
+    return len(states) == workers and same
+
+
 def _whose_turn(states: Sequence[dict[str, Any]]) -> int:
-    """The first of the workers that have had the fewest turns."""
+    """The first of the workers that have had fewer turns than others, or the monitor."""
     rollouts = [state["rollouts"] for state in states]
-    return rollouts.index(min(rollouts)) if rollouts else 0
+    if len(set(rollouts)) > 1:
+        return rollouts.index(min(rollouts))
+    return len(rollouts)
 
 
 def _leave_if_in_a_child() -> None:

@@ -27,9 +27,9 @@ from a3c_tf.envs.runner import (
     VALID,
     EnvRunner,
     Episode,
-    observation_dtype,
 )
-from a3c_tf.errors import NotFiniteError
+from a3c_tf.envs.spaces import observation_dtype
+from a3c_tf.errors import NotFiniteError, at_the_end
 from a3c_tf.graphs import CompiledFunction, Tensor, flatten
 from a3c_tf.parameters import Connection
 from a3c_tf.quiet import tf
@@ -77,15 +77,21 @@ class RunningWorker(Protocol):
 
     Attributes:
         index: which worker it is.
+        name: in log lines.
         statistics: names of what its reports hold.
     """
 
     index: int
+    name: str
     statistics: tuple[str, ...]
 
     @property
     def beats(self) -> int:
         """Rises with every step that it makes."""
+
+    @property
+    def active(self) -> bool:
+        """Whether it should be making steps: not while it waits for its turn, or has ended."""
 
     def stack(self) -> str:
         """Where it is in its program, as text."""
@@ -177,18 +183,20 @@ class Worker:
             Exception: the first one that an environment raised, as itself.
             NotFiniteError: an observation, reward, loss or gradient is; nothing has been pushed.
         """
-        with turn():
-            self.begin(runner)
-        while True:
-            asked = perf_counter()
-            with turn():
-                if should_stop():
-                    return
-                self.iterate(runner, perf_counter() - asked)
-            if isinstance(runner.error, NotFiniteError):
-                raise NotFiniteError(self._here(runner.error)) from runner.error
-            if runner.error is not None:
-                raise runner.error
+        with at_the_end(self._end):
+            if self.runner is not runner:
+                with turn():
+                    self.begin(runner)
+            while True:
+                asked = perf_counter()
+                with turn():
+                    if should_stop():
+                        return
+                    self.iterate(runner, perf_counter() - asked)
+                if isinstance(runner.error, NotFiniteError):
+                    raise NotFiniteError(self._here(runner.error)) from runner.error
+                if runner.error is not None:
+                    raise runner.error
 
     def begin(self, runner: EnvRunner) -> None:
         """Takes the environments, and the first weights unless they have been restored."""
@@ -196,6 +204,10 @@ class Worker:
         self.connection.env = runner.envs
         if not self._rollouts:
             self.connection.pull()
+
+    def _end(self) -> None:
+        """Lets go of the environments, to which TensorFlow keeps the way; see `_calls`."""
+        self._runners.pop(self.index, None)
 
     def state(self) -> dict[str, Any]:
         """Where the worker is between two rollouts: counters, weights, and its environments."""
@@ -296,6 +308,7 @@ class Worker:
     ) -> Rollout:
         """T steps, unrolled: the executor of this graph has no loops."""
         dtype = self._observation_spec.dtype
+        step, last_step = _calls(self._runners)
         noise = tf.unstack(self.agent.actions.noise([self.t_max, self.envs], seed))
         observations, actions = [observation], []
         signals: Tensor = None
@@ -304,10 +317,10 @@ class Worker:
             actions.append(action)
             taken = self.agent.actions.to_environment(action)
             if t < self.t_max - 1:
-                observation = tf.numpy_function(self._step, [index, taken], dtype)
+                observation = tf.numpy_function(step, [index, taken], dtype)
             else:
                 observation, signals = tf.numpy_function(
-                    self._last_step, [index, taken], [dtype, tf.float32]
+                    last_step, [index, taken], [dtype, tf.float32]
                 )
             observations.append(tf.ensure_shape(observation, self._observation_spec.shape))
         signals = tf.ensure_shape(signals, (4, self.t_max, self.envs))
@@ -320,11 +333,20 @@ class Worker:
             signals[VALID],
         )
 
-    def _step(self, index: npt.NDArray[Any], actions: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        return self._runners[int(index)].step(actions)
 
-    def _last_step(
-        self, index: npt.NDArray[Any], actions: npt.NDArray[Any]
+def _calls(runners: dict[int, EnvRunner]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """What the graph calls for a step, and for the last step of a rollout.
+
+    TensorFlow keeps both for as long as the program lives. So they hold nothing but a dict, which
+    is empty when the workers have ended; methods would hold the worker, its nets and its graphs.
+    """
+
+    def step(index: npt.NDArray[Any], actions: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return runners[int(index)].step(actions)
+
+    def last_step(
+        index: npt.NDArray[Any], actions: npt.NDArray[Any]
     ) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32]]:
-        runner = self._runners[int(index)]
-        return runner.step(actions), runner.finish_rollout()
+        return step(index, actions), runners[int(index)].finish_rollout()
+
+    return step, last_step

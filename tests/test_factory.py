@@ -178,7 +178,10 @@ def test_vector_environment_of_make_env_is_used() -> None:
 def test_other_vector_environment_is_refused(count: int, mode: AutoresetMode) -> None:
     """Another autoreset mode or number of environments: a message with both, and it is closed."""
     given = _ClosableVector([KnownEnv] * count, autoreset_mode=mode)
-    with pytest.raises(ValueError, match=rf"{count} in mode .*{mode.name}.*3 in mode .*NEXT_STEP"):
+    with pytest.raises(
+        ValueError,
+        match=rf"{count} in mode .*{mode.name}.* are 3 .envs_per_worker. in mode .*NEXT_STEP",
+    ):
         make_vector_env(lambda index, test: given, 0, 3, test=False)
     assert given.closings == 1
 

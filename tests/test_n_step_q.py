@@ -374,7 +374,7 @@ def test_actions_are_counted_from_the_start() -> None:
 )
 def test_annealing(step: int, expected: tuple[float, ...]) -> None:
     """In a straight line from 1 to the worker's own end, and not beyond; the ends go round."""
-    agent = letters_agent(epsilon=Schedule(1.0, 0.0, 100), final_epsilons=(0.1, 0.01, 0.5))
+    agent = letters_agent(annealing=Schedule(1.0, 0.0, 100), final_epsilons=(0.1, 0.01, 0.5))
     assert [agent.exploration(step, k) for k in range(4)] == pytest.approx(expected)
 
 
@@ -414,7 +414,7 @@ def connect(
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_workers_get_their_own_epsilon(backend: Backend) -> None:
     """It comes with the weights, for the global step at which they were read."""
-    agent = letters_agent(epsilon=Schedule(1.0, 0.0, 100), final_epsilons=(0.0, 0.5))
+    agent = letters_agent(annealing=Schedule(1.0, 0.0, 100), final_epsilons=(0.0, 0.5))
     server = ParameterServer(agent)
     connections = [connect(backend, server, agent.clone(), worker) for worker in range(2)]
     server.count(50, 0)
@@ -425,7 +425,7 @@ def test_workers_get_their_own_epsilon(backend: Backend) -> None:
 
 def test_evaluation_does_not_explore() -> None:
     """However far annealing has come, drawn actions are the best ones."""
-    agent = table_agent(epsilon=Schedule.constant(1.0))
+    agent = table_agent(annealing=Schedule.constant(1.0))
     states = np.tile(np.arange(STATES), 50)
     for greedy in (False, True):
         actions = agent.act_batch(one_hot(states), greedy=greedy)
@@ -564,8 +564,8 @@ def test_line_by_line(eagerly: None) -> None:
 def test_change() -> None:
     """Schedules can be changed in a run."""
     agent = letters_agent()
-    agent.change(learning_rate=0.25, epsilon=0.5)
-    assert agent.scheduled(10**6) == {"learning_rate": 0.25, "epsilon": 0.5}
+    agent.change(learning_rate=0.25, annealing=0.5)
+    assert agent.scheduled(10**6) == {"learning_rate": 0.25, "annealing": 0.5}
     assert agent.exploration(0, 0) == pytest.approx(0.1 + 0.9 * 0.5)
 
 
@@ -574,7 +574,7 @@ def test_what_cannot_be_changed(name: str) -> None:
     """The message names it, and what can be; the rest is not changed either."""
     agent = letters_agent()
     before = agent.hyperparameters
-    with pytest.raises(ValueError, match=f"{name} cannot be changed.*learning_rate, epsilon"):
+    with pytest.raises(ValueError, match=f"{name} cannot be changed.*learning_rate, annealing"):
         agent.change(learning_rate=0.25, **{name: 0.5})
     assert agent.hyperparameters == before
 
@@ -585,7 +585,7 @@ def test_everything_comes_back(tmp_path: Path) -> None:
         gamma=0.5,
         learning_rate=Schedule(1.0, 0.0, 1000),
         max_gradient_norm=0.0,
-        epsilon=Schedule(1.0, 0.25, 2000),
+        annealing=Schedule(1.0, 0.25, 2000),
         final_epsilons=(0.5, 0.0625),
         target_interval=123,
     )
@@ -643,7 +643,7 @@ def test_learns_the_letters(tmp_path: Path, backend: Backend) -> None:
         keras.optimizers.RMSprop(rho=0.99, epsilon=1e-5),
         gamma=0.9,
         learning_rate=Schedule.constant(0.005),
-        epsilon=Schedule(1.0, 0.0, 5_000),
+        annealing=Schedule(1.0, 0.0, 5_000),
         final_epsilons=(0.1, 0.3),
         target_interval=500,
     )
@@ -676,7 +676,7 @@ def test_solves_cart_pole(tmp_path: Path, backend: Backend) -> None:
             gamma=0.995,  # with 0.99 it takes longer to see the edge of the track coming
             learning_rate=Schedule.constant(0.005),
             max_gradient_norm=10.0,
-            epsilon=Schedule(1.0, 0.0, 20_000),
+            annealing=Schedule(1.0, 0.0, 20_000),
             final_epsilons=(0.1, 0.05),
             target_interval=2_000,
         ),

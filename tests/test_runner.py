@@ -18,8 +18,8 @@ from a3c_tf.envs.runner import (
     VALID,
     EnvRunner,
     Episode,
-    observation_dtype,
 )
+from a3c_tf.envs.spaces import observation_dtype
 from tests.envs import BrokenEnvError, Ending, FailingEnv, KnownEnv, where_is
 from tests.helpers import vector
 

@@ -66,6 +66,13 @@ class A3CAgent(Agent):
         super().__init__(
             {"model": model}, observation_space, action_space, optimizer, hyperparameters, seed
         )
+        needed = [(None, self.actions.output_size), (None,)]
+        shapes = [tuple(output.shape) for output in model.outputs]
+        if shapes != needed:
+            raise ValueError(
+                f"the model {model.name!r} has outputs of the shapes {shapes}; a policy for "
+                f"{action_space} and a value need {needed}"
+            )
         self.model = model
         self.policy = keras.Model(model.input, model.outputs[0], name="policy")
         self.value = keras.Model(model.input, model.outputs[1], name="value")

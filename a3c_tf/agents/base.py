@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -15,8 +16,7 @@ import numpy.typing as npt
 
 from a3c_tf.actions import actions_for
 from a3c_tf.distributions import Distribution
-from a3c_tf.envs.runner import observation_dtype
-from a3c_tf.envs.spaces import space_to_json
+from a3c_tf.envs.spaces import observation_dtype, space_to_json
 from a3c_tf.graphs import CompiledFunction, Tensor, tf_variables
 from a3c_tf.quiet import keras, tf
 from a3c_tf.schedules import Schedule
@@ -162,11 +162,15 @@ class Agent(ABC):
         In a global step hook this reaches all workers: `agent.change(learning_rate=1e-4)`.
 
         Raises:
-            ValueError: it is none that can change, since the graphs have been built with it.
+            ValueError: it is none that can change, since the graphs have been built with it; or
+                the value is not finite.
         """
         possible = self.hyperparameters.schedules()
         for name in values.keys() - possible:
             raise ValueError(f"{name} cannot be changed in a run; can: {', '.join(possible)}")
+        for name, value in values.items():
+            if not math.isfinite(value):
+                raise ValueError(f"{name} cannot be changed to {value}: it is not finite")
         constants = {name: Schedule.constant(float(value)) for name, value in values.items()}
         self.hyperparameters = replace(self.hyperparameters, **constants)
 

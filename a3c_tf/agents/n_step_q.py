@@ -21,14 +21,14 @@ class NStepQHyperparameters(Hyperparameters):
     """What n-step Q-learning needs beside the nets and the optimizer.
 
     Attributes:
-        epsilon: how far annealing has come, by the global step: 1 is always a random action,
-            0 the worker's own final epsilon.
+        annealing: how much of it is left, by the global step: 1 is always a random action, 0 the
+            worker's own final epsilon.
         final_epsilons: dealt out to the workers in turn, so that they explore differently. (The
             paper draws one of these three, with probabilities .4, .3, .3.)
         target_interval: environment steps between two copies of the net to the target net.
     """
 
-    epsilon: Schedule = field(default_factory=lambda: Schedule(1.0, 0.0, 4_000_000))
+    annealing: Schedule = field(default_factory=lambda: Schedule(1.0, 0.0, 4_000_000))
     final_epsilons: tuple[float, ...] = (0.1, 0.01, 0.5)
     target_interval: int = 40_000
 
@@ -61,6 +61,11 @@ class NStepQAgent(Agent):
     ) -> None:
         if not isinstance(action_space, gym.spaces.Discrete):
             raise ValueError(f"n-step Q-learning needs Discrete actions, not {action_space}")
+        if tuple(model.output_shape) != (None, int(action_space.n)):
+            raise ValueError(
+                f"the model {model.name!r} has an output of the shape {model.output_shape}; values "
+                f"of {action_space} need {(None, int(action_space.n))}"
+            )
         if target is None:
             target = keras.models.clone_model(model)
             target.set_weights(model.get_weights())
@@ -89,7 +94,7 @@ class NStepQAgent(Agent):
         """The worker's epsilon: from 1 in a straight line to its own final value."""
         final = self.hyperparameters.final_epsilons
         own: float = final[worker % len(final)]
-        return own + (1.0 - own) * float(self.hyperparameters.epsilon(global_step))
+        return own + (1.0 - own) * float(self.hyperparameters.annealing(global_step))
 
     def after_steps(self, before: int, after: int) -> None:
         """Copies the net to the target net wherever `target_interval` steps are full."""
@@ -116,7 +121,6 @@ class NStepQAgent(Agent):
             self.hyperparameters.gamma,
             1.0,
         )
-        returns = tf.stop_gradient(returns)
         values = tf.reshape(self.model(inputs[: steps * envs]), [steps, envs, -1])
         taken = tf.gather(values, rollout.actions, batch_dims=2)
         weights = rollout.valid / tf.maximum(tf.reduce_sum(rollout.valid), 1.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -28,10 +27,11 @@ from a3c_tf.signals import dump_stack_on_request, leave_to_the_parent
 from a3c_tf.worker import Report, Worker
 
 REPORT_SECONDS = 0.2
+PLAN = "plan.pickle"
 
 
 class Mailbox:
-    """Shared memory of one child and its parent: two numbers, weights, a gradient.
+    """Shared memory of one child and its parent: three numbers, weights, a gradient.
 
     Args:
         memory: of `Mailbox.size` bytes.
@@ -41,6 +41,7 @@ class Mailbox:
     Attributes:
         stop: [1] int64; 0 go on, 1 stop at once, 2 stop after this rollout.
         beats: [1] int64; how many steps the child has begun.
+        attached: [1] int64; 1 when the child has opened the memory.
         weights: [weights] float32.
         gradient: [gradient] float32.
     """
@@ -50,6 +51,7 @@ class Mailbox:
     def __init__(self, memory: SharedMemory, weights: int, gradient: int) -> None:
         self.stop = np.ndarray([1], np.int64, memory.buf)
         self.beats = np.ndarray([1], np.int64, memory.buf, 8)
+        self.attached = np.ndarray([1], np.int64, memory.buf, 16)
         self.weights = np.ndarray([weights], np.float32, memory.buf, self.HEADER)
         self.gradient = np.ndarray([gradient], np.float32, memory.buf, self.HEADER + 4 * weights)
 
@@ -60,7 +62,7 @@ class Mailbox:
 
     def release(self) -> None:
         """Lets go of the arrays; once the memory is closed they would point at nothing."""
-        del self.stop, self.beats, self.weights, self.gradient
+        del self.stop, self.beats, self.attached, self.weights, self.gradient
 
 
 class ParentGoneError(Exception):
@@ -170,30 +172,32 @@ class RemoteConnection:
         self._assign(tf.constant(self._mailbox.weights))
 
 
-def child_main(
-    plan_bytes: bytes,
-    saved: dict[str, bytes],
-    memory_name: str,
-    sizes: tuple[int, int],
-    pipe: Pipe,
-    stack_file: str,
-) -> None:
-    """Builds a worker from its plan and the saved agent, and runs it to its end."""
+def child_main(directory: str, memory_name: str, sizes: tuple[int, int], pipe: Pipe) -> None:
+    """Builds a worker from its plan and the saved agent, and runs it to its end.
+
+    Args:
+        directory: holds the saved agent, the plan, and a file for `dump_stack_on_request`.
+        memory_name: of the mailbox.
+        sizes: of the mailbox.
+        pipe: to the parent.
+    """
     leave_to_the_parent()
-    dump_stack_on_request(stack_file)
-    memory = _attach(memory_name)
+    try:
+        dump_stack_on_request(Path(directory, "stack"))
+        memory = _attach(memory_name)
+    except FileNotFoundError:  # the run was over before this process had started
+        return
     mailbox = Mailbox(memory, *sizes)
+    mailbox.attached[0] = 1
     message = Message(done=True)
     connection: Any = None
     try:
         configure_tensorflow()
         plan: WorkerPlan
-        _, plan = cloudpickle.loads(plan_bytes)  # and, by importing it, the agent's class
+        # The agent's class comes along so that it is imported.
+        _, plan = cloudpickle.loads(Path(directory, PLAN).read_bytes())
         _take_a_core(plan.index, plan.workers)
-        with tempfile.TemporaryDirectory() as directory:
-            for name, content in saved.items():
-                Path(directory, name).write_bytes(content)
-            agent = load_agent(directory)
+        agent = load_agent(directory)
         connection = RemoteConnection(pipe, mailbox, agent.weights)
         connection.worker = plan.build(agent, connection)
         stop, beats = mailbox.stop, mailbox.beats

@@ -5,7 +5,7 @@ from __future__ import annotations
 import cProfile
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,20 +69,23 @@ class WorkerPlan:
             interrupted: asked before every step of a rollout.
             turn: gives what is held during an iteration.
         """
-        with turn():
-            envs = make_vector_env(
-                self.make_env,
-                self.index,
-                self.envs,
-                test=False,
-                max_episode_len=self.max_episode_len,
-                replayable=self.replayable,
-            )
-        runner = EnvRunner(envs, self.t_max, self.env_seed, interrupted)
-        with at_the_end(runner.close), _profiled(self.profile):
-            if self.state is not None:
-                self._restore(worker, runner, self.state)
-            worker.run(runner, should_stop, turn)
+        with ExitStack() as closing:
+            with turn():
+                envs = make_vector_env(
+                    self.make_env,
+                    self.index,
+                    self.envs,
+                    test=False,
+                    max_episode_len=self.max_episode_len,
+                    replayable=self.replayable,
+                )
+                runner = EnvRunner(envs, self.t_max, self.env_seed, interrupted)
+                closing.enter_context(at_the_end(runner.close))
+                if self.state is not None:
+                    self._restore(worker, runner, self.state)
+                worker.begin(runner)
+            with _profiled(self.profile):
+                worker.run(runner, should_stop, turn)
 
     def _restore(self, worker: Worker, runner: EnvRunner, state: dict[str, Any]) -> None:
         worker.restore(state)

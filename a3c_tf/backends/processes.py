@@ -7,14 +7,16 @@ through shared memory, everything else through a pipe.
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import secrets
 import signal
+import sys
 import tempfile
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection as Pipe
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
@@ -25,17 +27,19 @@ import cloudpickle
 import numpy as np
 
 from a3c_tf.agents.base import Agent
-from a3c_tf.backends.child import Answer, ChildTraceback, Mailbox, Message, child_main
+from a3c_tf.agents.loading import load_agent
+from a3c_tf.backends.child import PLAN, Answer, ChildTraceback, Mailbox, Message, child_main
 from a3c_tf.backends.plan import WorkerPlan
 from a3c_tf.envs.runner import Episode
 from a3c_tf.graphs import CompiledFunction, Tensor, flatten
 from a3c_tf.parameters import ParameterServer
 from a3c_tf.quiet import tf
-from a3c_tf.signals import read_stack
+from a3c_tf.signals import read_stack, signals_held_back, thread_stack
 from a3c_tf.worker import GRADIENT_NORM, Report
 
 POLL_SECONDS = 0.1
-STOP_SECONDS = 5.0  # for a child to end after the stop; then it is killed
+STOP_SECONDS = 4.0  # for a child to end after the stop; then it is killed
+ABANDON_SECONDS = 2.0  # for a child to start after the stop; then it is not waited for
 CHILD_NAME = "a3c_tf worker"
 MISSING_GUARD = 79  # exit code of a child that would have trained by itself
 
@@ -83,16 +87,23 @@ class ProcessWorker:
         plan: what it is to do.
         saved: the files of the saved agent, by name.
         flat: the global weights.
+        logger: for a child that has to be killed.
     """
 
-    def __init__(self, plan: WorkerPlan, saved: dict[str, bytes], flat: FlatServer) -> None:
+    def __init__(
+        self,
+        plan: WorkerPlan,
+        saved: dict[str, bytes],
+        flat: FlatServer,
+        logger: logging.Logger,
+    ) -> None:
         agent = flat.server.agent
         self.index = plan.index
+        self.name = f"worker {plan.index}"
         self.statistics: tuple[str, ...] = (*agent.statistics, GRADIENT_NORM)
         self._plan = plan
-        self._plan_bytes = cloudpickle.dumps((type(agent), plan))
         self._flat = flat
-        self._saved = saved
+        self._files = {**saved, PLAN: cloudpickle.dumps((type(agent), plan))}
         self._sizes = (
             sum(weight.shape.num_elements() for weight in agent.weights),
             sum(int(np.prod(v.shape)) for v in agent.trainable_variables),
@@ -101,16 +112,21 @@ class ProcessWorker:
         self._episodes: list[Episode] = []
         self._lock = threading.Lock()
         self._process: Any = None
-        self._stack_file = ""
+        self._stack_file = Path()
+        self._thread = 0
+        self._logger = logger
+        self._patience = STOP_SECONDS
         self.beats = 0
+        self.active = False
 
     def state(self) -> dict[str, Any]:
         """Not from outside the child."""
         raise NotImplementedError("worker processes do not take turns")
 
     def stack(self) -> str:
-        """Where the child is, as text."""
-        return read_stack(self._process.pid, self._stack_file)
+        """Where the child is, and the thread that answers it, as text."""
+        child = read_stack(self._process.pid, self._stack_file)
+        return f"{child}\nand the thread that answers it:\n{thread_stack(self._thread)}"
 
     def take_report(self) -> Report:
         """What the child did since the last call."""
@@ -131,56 +147,88 @@ class ProcessWorker:
             BaseException: what was raised in the child, as itself.
             RuntimeError: the child ended without a word; the text names it and says how.
         """
+        self._thread = threading.get_ident()
         name = f"a3c_tf-{os.getpid()}-{secrets.token_hex(4)}"
-        memory = SharedMemory(name, create=True, size=Mailbox.size(*self._sizes))
-        mailbox = Mailbox(memory, *self._sizes)
-        descriptor, self._stack_file = tempfile.mkstemp(prefix=name)
-        os.close(descriptor)
-        ours, theirs = multiprocessing.Pipe()
-        context = _context()
-        self._process = context.Process(
+        with ExitStack() as closing:  # from the last to the first
+            memory = SharedMemory(name, create=True, size=Mailbox.size(*self._sizes))
+            self._unlink: Callable[[], None] | None = memory.unlink
+            closing.callback(self._forget_name)
+            closing.callback(memory.close)
+            mailbox = Mailbox(memory, *self._sizes)
+            closing.callback(mailbox.release)
+            directory = closing.enter_context(tempfile.TemporaryDirectory(prefix=name))
+            for file, content in self._files.items():
+                Path(directory, file).write_bytes(content)
+            self._stack_file = Path(directory, "stack")
+            self._stack_file.touch()
+            closing.callback(self._end)
+            ours, theirs = multiprocessing.Pipe()
+            closing.callback(ours.close)  # a child that waits for an answer gets none any more
+            closing.callback(mailbox.stop.fill, 1)
+            if self._start(theirs, memory.name, directory, should_stop):
+                self._serve(ours, mailbox, should_stop)
+
+    def _start(
+        self, pipe: Pipe, memory_name: str, directory: str, should_stop: Callable[[], bool]
+    ) -> bool:
+        """Starts the child, which takes seconds if it is the first; False if stopped before.
+
+        The thread that starts it may then be left alone; the child, if there will be one, finds
+        that its files are gone.
+        """
+        # Only a little travels as arguments: a child that leaves early does not read a lot.
+        self._process = _context().Process(
             target=child_main,
-            args=(
-                self._plan_bytes,
-                self._saved,
-                memory.name,
-                self._sizes,
-                theirs,
-                self._stack_file,
-            ),
+            args=(directory, memory_name, self._sizes, pipe),
             name=f"{CHILD_NAME} {self.index}",
             daemon=True,
         )
-        try:
+        errors: list[Exception] = []
+
+        def start() -> None:
             try:
-                self._process.start()
-            except (OSError, EOFError) as error:
-                raise RuntimeError(f"worker {self.index} could not be started: {error}") from error
-            theirs.close()  # so that the child's end is the only one, and its death is seen
-            self._serve(ours, mailbox, should_stop)
-        finally:
-            mailbox.stop[0] = 1
-            ours.close()  # a child that waits for an answer gets none any more
-            self._end()
-            Path(self._stack_file).unlink(missing_ok=True)
-            mailbox.release()
-            memory.close()
-            memory.unlink()
+                with pipe, signals_held_back():  # a Ctrl-C would end a fork server that is starting
+                    self._process.start()
+            except Exception as error:  # such as that the fork server has died
+                errors.append(error)
+
+        # The pipe is closed here, so that the child's end is the only one, and its death is seen.
+        starting = threading.Thread(target=start, daemon=True)
+        starting.start()
+        while starting.is_alive() and not should_stop():
+            starting.join(POLL_SECONDS)
+        starting.join(ABANDON_SECONDS)
+        if errors:
+            (error,) = errors
+            raise RuntimeError(f"worker {self.index} could not be started: {error}") from error
+        self.active = not starting.is_alive()
+        return self.active
+
+    def _forget_name(self) -> None:
+        """The shared memory then goes with its last user, even if that is killed."""
+        if self._unlink is not None:
+            self._unlink()
+            self._unlink = None
 
     def _serve(self, pipe: Pipe, mailbox: Mailbox, should_stop: Callable[[], bool]) -> None:
-        stopped_at = None
+        stopped_at, heard = None, False
         while True:
             self.beats = int(mailbox.beats[0])
+            if mailbox.attached[0]:
+                self._forget_name()
             if should_stop() and stopped_at is None:
                 mailbox.stop[0] = 1
                 stopped_at = monotonic()
+                if not heard:  # still getting ready: there is nothing to end
+                    self._process.kill()
+                    return
             if stopped_at is not None and monotonic() > stopped_at + STOP_SECONDS:
-                self._process.kill()  # stuck in an environment
-                return
+                self._patience = 0.0
+                return  # stuck in an environment; `_end` kills it
             try:
                 if not pipe.poll(POLL_SECONDS):
                     continue
-                message = pipe.recv()
+                message, heard = pipe.recv(), True
             except (EOFError, OSError):  # the child has died
                 self._process.join(STOP_SECONDS)
                 raise RuntimeError(self._how_it_ended()) from None
@@ -199,10 +247,12 @@ class ProcessWorker:
                 pipe.send(answer)
 
     def _end(self) -> None:
-        if self._process.pid is None:
+        if not self.active:
             return
-        self._process.join(STOP_SECONDS)
+        self.active = False
+        self._process.join(self._patience)
         if self._process.is_alive():
+            self._logger.error("worker %d does not end; its process is killed", self.index)
             self._process.kill()
             self._process.join()
 
@@ -214,20 +264,36 @@ class ProcessWorker:
                 "train_agent_async under `if __name__ == '__main__':`, or take backend='threads'"
             )
         how = f"with exit code {code}"
-        if code is not None and code < 0:
-            how = f"by {signal.Signals(-code).name}"
+        if code is None:
+            how = "its connection, but runs on"
+        elif code < 0:
+            with suppress(ValueError):  # a real-time signal has no name
+                how = f"by {signal.Signals(-code).name}"
         return f"worker {self.index} (a child process) ended {how}, without an exception"
 
 
 def process_workers(
-    plans: list[WorkerPlan], agent: Agent, server: ParameterServer
+    plans: list[WorkerPlan], agent: Agent, server: ParameterServer, logger: logging.Logger
 ) -> list[ProcessWorker]:
     """Prepares the workers; each child is started by its `run`."""
+    main = getattr(sys.modules["__main__"], "__file__", None)
+    if main is not None and not Path(main).exists():
+        raise ValueError(
+            f"worker processes import the main program, but {main} is no file: save it as one, or "
+            "take backend='threads'"
+        )
     flat = FlatServer(server)
     with tempfile.TemporaryDirectory() as directory:  # the agent travels as it is saved
         agent.save(directory)
         saved = {path.name: path.read_bytes() for path in Path(directory).iterdir()}
-    return [ProcessWorker(plan, saved, flat) for plan in plans]
+        try:
+            load_agent(directory)
+        except ValueError as error:
+            raise ValueError(
+                "the agent cannot be taken to worker processes: register its own layers with "
+                "keras.saving.register_keras_serializable, or take backend='threads'"
+            ) from error
+    return [ProcessWorker(plan, saved, flat, logger) for plan in plans]
 
 
 def _context() -> Any:

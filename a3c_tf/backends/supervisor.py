@@ -10,7 +10,7 @@ from time import monotonic
 from a3c_tf.quiet import tf
 
 TICK_SECONDS = 0.1
-GRACE_SECONDS = 6.0  # for threads to return after the stop; then they are named and left
+GRACE_SECONDS = 5.0  # for threads to return after the stop; then they are named and left
 
 # work(should_stop): one worker's thread
 Work = Callable[[Callable[[], bool]], None]
@@ -23,6 +23,7 @@ def supervise(
     monitor: Callable[[Callable[[float], bool]], None],
     tick: Callable[[], None] = lambda: None,
     on_error: OnError = lambda who, error: None,
+    on_stuck: Callable[[str], None] = lambda who: None,
 ) -> None:
     """Runs one thread for each of `works`, and the monitor, under a `tf.train.Coordinator`.
 
@@ -34,22 +35,29 @@ def supervise(
         monitor: called with a function that waits for so many seconds or for the stop, and says
             whether to stop; may end the run by returning.
         tick: called ten times a second in the calling thread.
-        on_error: called with "worker 1", "monitor" or "main", and the first error of any thread;
-            and with the name of each thread that does not return.
+        on_error: called with "worker 1", "monitor" or "main", and the first error of any thread.
+        on_stuck: called with the name of each thread that does not return in 5 s.
 
     Raises:
         BaseException: what `tick` raised; else the first error of any thread, as itself, when all
-            threads have ended.
-        RuntimeError: threads have not returned in 6 s, and there was no other error.
+            threads have ended or are left alone.
     """
     coordinator = tf.train.Coordinator(clean_stop_exception_types=())
+    lock = threading.Lock()
+    errors: list[BaseException] = []
+
+    def note(who: str, error: BaseException) -> None:
+        with lock:
+            errors.append(error)
+            first = len(errors) == 1
+        if first:  # what follows from it is of no interest
+            on_error(who, error)
 
     def guarded(function: Callable[[], None]) -> None:
         try:
             function()
         except BaseException as error:  # an environment may well raise SystemExit
-            if not coordinator.should_stop():
-                on_error(threading.current_thread().name, error)
+            note(threading.current_thread().name, error)
             coordinator.request_stop(sys.exc_info())
 
     def watch() -> None:
@@ -66,25 +74,32 @@ def supervise(
     watcher = thread("monitor", watch)
     interrupt = None
     try:
+        tick()  # what is due before anything has begun
         for started in (*workers, watcher):
             started.start()
         while any(worker.is_alive() for worker in workers):
             tick()
             if coordinator.wait_for_stop(TICK_SECONDS):
                 break
+        if not coordinator.should_stop():  # all is done; what the monitor is at may take a while
+            coordinator.request_stop()
+            while watcher.is_alive():
+                tick()
+                watcher.join(TICK_SECONDS)
     except BaseException as error:  # Ctrl-C, or an error of `tick`
         interrupt = error
-        if not coordinator.should_stop():
-            on_error("main", error)
+        note("main", error)
     coordinator.request_stop()
     # The coordinator's own waiting sleeps ever longer between its looks.
     deadline = monotonic() + GRACE_SECONDS
     for started in (*workers, watcher):
         if started.ident is not None:
             started.join(max(0.0, deadline - monotonic()))
-    stuck = [started.name for started in (*workers, watcher) if started.is_alive()]
-    for name in stuck:
-        on_error(name, TimeoutError(f"has not returned in {GRACE_SECONDS:g} s and is left alone"))
+    for started in (*workers, watcher):
+        if started.is_alive():
+            on_stuck(started.name)
     if interrupt is not None:
         raise interrupt
-    coordinator.join([*workers, watcher], stop_grace_period_secs=0)
+    coordinator.raise_requested_exception()
+    if errors:  # after the monitor had ended the run: the coordinator keeps no such
+        raise errors[0]

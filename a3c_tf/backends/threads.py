@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import threading
-import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from a3c_tf.agents.base import Agent
@@ -14,6 +13,7 @@ from a3c_tf.backends.turns import FixedOrder, Turns
 from a3c_tf.cores import core_count
 from a3c_tf.errors import at_the_end
 from a3c_tf.parameters import ParameterServer
+from a3c_tf.signals import thread_stack
 from a3c_tf.worker import Worker
 
 
@@ -44,8 +44,10 @@ class ThreadWorker:
             local, server.connect(local.weights, plan.index), like._worker if like else None
         )
         self.index = plan.index
+        self.name = f"worker {plan.index}"
         self.beats = 0
-        self._thread: int | None = None
+        self.active = False
+        self._thread = 0
         self.statistics = self._worker.statistics
         self.take_report = self._worker.take_report
         self.take_episodes = self._worker.take_episodes
@@ -53,36 +55,37 @@ class ThreadWorker:
     def run(self, should_stop: Callable[[], bool]) -> None:
         """Iterates until the steps are done or `should_stop`."""
         self._thread = threading.get_ident()
-        turns, index = self._turns, self.index
+        in_order = isinstance(self._turns, FixedOrder)
 
         def done() -> bool:
             return should_stop() or self._server.global_step >= self._plan.steps
 
         def interrupted() -> bool:
             self.beats += 1
-            return should_stop()
+            # From the middle of a rollout an ordered run could not be gone on with.
+            return not in_order and should_stop()
 
-        if isinstance(turns, Turns):
-            self._plan.run(self._worker, done, interrupted, lambda: turns)
-            return
+        @contextmanager
+        def turn() -> Iterator[None]:
+            with self._turns.turn(self.index, should_stop):
+                self.active = True
+                try:
+                    yield
+                finally:
+                    self.active = False
 
-        def not_within_a_rollout() -> bool:  # where it ended could not be gone on from
-            self.beats += 1
-            return False
-
-        with at_the_end(lambda: turns.leave(index)):
-            self._plan.run(
-                self._worker, done, not_within_a_rollout, lambda: turns.turn(index, should_stop)
-            )
+        with at_the_end(lambda: self._turns.leave(self.index)):
+            self._plan.run(self._worker, done, interrupted, turn)
 
     def state(self) -> dict[str, Any]:
         """Where the worker is, between two of its turns."""
+        if self._worker.runner is None and self._plan.state is not None:
+            return self._plan.state  # it has not begun; there it is going to be
         return self._worker.state()
 
     def stack(self) -> str:
         """Where its thread is, as text."""
-        frame = sys._current_frames().get(self._thread or 0)
-        return "".join(traceback.format_stack(frame)) if frame else "not running"
+        return thread_stack(self._thread)
 
 
 def thread_workers(

@@ -6,11 +6,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
+
+POLL_SECONDS = 0.1  # between two looks at whether the run is over
 
 
 class Turns:
-    """Like `threading.BoundedSemaphore`, but fair.
+    """A few at a time, first come, first served.
 
     A worker that ends its turn asks for the next one at once. A semaphore would give it to that
     one, which is awake, again and again, and others would never step.
@@ -24,29 +25,42 @@ class Turns:
         self._lock = threading.Lock()
         self._waiting: deque[threading.Lock] = deque()
 
-    def __enter__(self) -> None:
-        """Waits for a turn."""
+    @contextmanager
+    def turn(self, member: int, should_stop: Callable[[], bool]) -> Iterator[None]:
+        """Waits for a turn, or for the end of the run, and hands it on afterwards."""
+        held = self._wait(should_stop)
+        try:
+            yield
+        finally:
+            if held:
+                self._hand_on()
+
+    def _wait(self, should_stop: Callable[[], bool]) -> bool:
+        """Whether a turn has been got, and not just the end of the run."""
         with self._lock:
             if self._free:
                 self._free -= 1
-                return
+                return True
             turn = threading.Lock()
             turn.acquire()
             self._waiting.append(turn)
-        turn.acquire()  # until it is handed over
+        while not turn.acquire(timeout=POLL_SECONDS):  # until it is handed over
+            if should_stop():
+                with self._lock:
+                    if turn in self._waiting:
+                        self._waiting.remove(turn)
+                        return False
+        return True
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Hands the turn to whoever has waited longest."""
+    def _hand_on(self) -> None:
         with self._lock:
             if self._waiting:
                 self._waiting.popleft().release()
             else:
                 self._free += 1
+
+    def leave(self, member: int) -> None:
+        """The member takes no more turns."""
 
 
 class FixedOrder:
@@ -54,14 +68,13 @@ class FixedOrder:
 
     Args:
         members: how many take part; they are 0 .. members - 1.
-        first: whose turn it is.
+        first: whose turn it is after the first round, in which all get ready.
     """
-
-    POLL_SECONDS = 0.1
 
     def __init__(self, members: int, first: int = 0) -> None:
         self._members = list(range(members))
-        self._current = first
+        self._current = 0
+        self._first: int | None = first
         self._changed = threading.Condition()
 
     @contextmanager
@@ -69,7 +82,7 @@ class FixedOrder:
         """Waits for the member's turn, or for the end of the run, and hands it on afterwards."""
         with self._changed:
             while self._current != member and not should_stop():
-                self._changed.wait(self.POLL_SECONDS)
+                self._changed.wait(POLL_SECONDS)
         try:
             yield
         finally:
@@ -85,6 +98,9 @@ class FixedOrder:
             self._members.remove(member)
 
     def _pass_on(self) -> None:
-        place = self._members.index(self._current) + 1
-        self._current = self._members[place % len(self._members)]
+        place = (self._members.index(self._current) + 1) % len(self._members)
+        self._current = self._members[place]
+        if place == 0 and self._first is not None:
+            self._current = self._first if self._first in self._members else self._current
+            self._first = None
         self._changed.notify_all()

@@ -101,8 +101,9 @@ def make_vector_env(
     if first.num_envs != count or mode != AutoresetMode.NEXT_STEP:
         first.close()
         raise ValueError(
-            f"make_env returned a vector environment of {first.num_envs} in mode {mode}; "
-            f"needed are {count} in mode {AutoresetMode.NEXT_STEP}"
+            f"make_env returned a vector environment of {first.num_envs} in mode {mode}; needed "
+            f"are {count} ({'eval_envs' if test else 'envs_per_worker'}) in mode "
+            f"{AutoresetMode.NEXT_STEP}"
         )
     if replayable:
         first.close()
@@ -147,7 +148,6 @@ class _OneByOne(SyncVectorEnv):
 
     def move_to(self, positions: list[dict[str, Any]], resetting: Any) -> list[Any]:
         """Brings each `Replayable` to its position; returns the observations there."""
-        self.reset()
         self._autoreset_envs[:] = resetting
         return [env.move_to(p) for env, p in zip(self.replayable, positions, strict=True)]
 
@@ -205,12 +205,18 @@ def check_env(env: gym.Env | VectorEnv) -> tuple[gym.Space, gym.Space]:
             raise ValueError(
                 f"{name}.reset returned {_shape_of(result)}; Gymnasium expects (observation, info)"
             )
+        _check_info(name, "reset", result[1])
         _check_observation(name, env.observation_space, result[0])
         env.action_space.seed(0)
         step = _step(name, env)
         _check_observation(name, env.observation_space, step[0])
-        if np.size(step[1]) != 1 or not np.isreal(step[1]):
-            raise ValueError(f"{name}.step returned the reward {step[1]!r}, not a number")
+        _check_info(name, "step", step[4])
+        try:
+            float(np.asarray(step[1]).item())
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"{name}.step returned the reward {step[1]!r}, not a number"
+            ) from error
         return env.observation_space, env.action_space
     except BaseException:
         with suppress(Exception):
@@ -245,6 +251,11 @@ def _step(name: str, env: gym.Env) -> tuple[Any, ...]:
             "(observation, reward, terminated, truncated, info)"
         )
     return tuple(step)
+
+
+def _check_info(name: str, method: str, info: Any) -> None:
+    if not isinstance(info, dict):
+        raise ValueError(f"{name}.{method} returned the info {info!r}, which is no dict")
 
 
 def _check_observation(name: str, space: gym.Space, observation: Any) -> None:

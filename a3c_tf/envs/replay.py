@@ -46,7 +46,6 @@ class Replayable(gym.Wrapper):
         if position["generator"] is not None:
             self.unwrapped.np_random.bit_generator.state = position["generator"]
         observation, _ = self.reset(seed=position["seed"])
-        self._generator = position["generator"]
         for action in position["actions"]:
             observation, *_ = self.step(np.asarray(action, self.action_space.dtype)[()])
         return observation

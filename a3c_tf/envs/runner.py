@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
+from a3c_tf.envs.spaces import observation_dtype
 from a3c_tf.errors import NotFiniteError
 
 # Rows of what `EnvRunner.finish_rollout` returns.
@@ -234,12 +234,3 @@ def _not_finite(what: str, values: npt.NDArray[Any]) -> str:
     """Which of K environments it was, and what; `values` is [K, ...]."""
     position = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
     return f"the {what} of environment {position[0]} is {values[position]}"
-
-
-def observation_dtype(space: gym.Space) -> np.dtype[Any]:
-    """The dtype in which observations of a space reach the nets.
-
-    Images (uint8) stay bytes up to the net, which scales them once; everything else is cast to
-    float32, once.
-    """
-    return np.dtype(np.uint8 if space.dtype == np.uint8 else np.float32)

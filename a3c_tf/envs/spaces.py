@@ -1,4 +1,4 @@
-"""Gymnasium spaces as JSON, so that a saved agent knows what it was trained on."""
+"""Gymnasium spaces: how observations reach the nets, and JSON for saved agents."""
 
 from __future__ import annotations
 
@@ -6,6 +6,15 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+
+
+def observation_dtype(space: gym.Space) -> np.dtype[Any]:
+    """The dtype in which observations of a space reach the nets.
+
+    Images (uint8) stay bytes up to the net, which scales them once; everything else is cast to
+    float32, once.
+    """
+    return np.dtype(np.uint8 if space.dtype == np.uint8 else np.float32)
 
 
 def space_to_json(space: gym.Space) -> dict[str, Any]:
