@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Protocol
 
-import gymnasium as gym
 import numpy as np
 
 from a3c_tf.graphs import Tensor
 from a3c_tf.quiet import tf
+
+
+class Distribution(Protocol):
+    """What the agents need of a distribution over actions, [...] or [..., n]."""
+
+    def sample(self, noise: Tensor) -> Tensor:
+        """Actions, as a function of noise of the kind's own `noise`."""
+
+    def mode(self) -> Tensor:
+        """The most likely actions."""
+
+    def log_prob(self, actions: Tensor) -> Tensor:
+        """Log-probabilities, or log-densities, of actions, [...] float32."""
+
+    def entropy(self) -> Tensor:
+        """In nats, [...] float32."""
 
 
 class Categorical:
@@ -50,41 +67,110 @@ class Categorical:
         return -tf.reduce_sum(tf.exp(self.log_probabilities) * self.log_probabilities, axis=-1)
 
 
-class DiscreteActions:
-    """How a policy net acts in a `Discrete` space.
+class Several:
+    """Independent choices, each from a categorical distribution of its own.
 
     Args:
-        space: the environment's action space.
-
-    Attributes:
-        output_size: how many outputs the policy net needs.
+        logits: [..., n_1 + n_2 + ...] float32, one after the other.
+        sizes: n_1, n_2, ...
     """
 
-    def __init__(self, space: gym.spaces.Discrete) -> None:
-        self.output_size = int(space.n)
-        self._start = int(space.start)
+    def __init__(self, logits: Tensor, sizes: Sequence[int]) -> None:
+        self._sizes = list(sizes)
+        self._parts = [Categorical(part) for part in tf.split(logits, self._sizes, axis=-1)]
 
-    def distribution(self, outputs: Tensor) -> Categorical:
-        """The distribution that the net's outputs, [..., n], stand for."""
-        return Categorical(outputs)
+    @staticmethod
+    def noise(shape: Sequence[int], seed: Tensor) -> Tensor:
+        """As for `Categorical`, one number for each logit."""
+        return Categorical.noise(shape, seed)
 
-    def noise(self, shape: Sequence[int], seed: Tensor) -> Tensor:
-        """Noise for `Categorical.sample`, for actions of the given shape."""
-        return Categorical.noise([*shape, self.output_size], seed)
+    def sample(self, noise: Tensor) -> Tensor:
+        """Actions, [..., len(sizes)] int64."""
+        parts = tf.split(noise, self._sizes, axis=-1)
+        drawn = [one.sample(part) for one, part in zip(self._parts, parts, strict=True)]
+        return tf.stack(drawn, axis=-1)
 
-    def to_environment(self, actions: Tensor) -> Tensor:
-        """The actions as the environment counts them, from `space.start`."""
-        return actions + self._start if self._start else actions
+    def mode(self) -> Tensor:
+        """The most likely actions, [..., len(sizes)] int64."""
+        return tf.stack([one.mode() for one in self._parts], axis=-1)
+
+    def log_prob(self, actions: Tensor) -> Tensor:
+        """The sum over the choices, in nats, [...] float32."""
+        choices = tf.unstack(actions, axis=-1)
+        return tf.add_n([one.log_prob(c) for one, c in zip(self._parts, choices, strict=True)])
+
+    def entropy(self) -> Tensor:
+        """The sum over the choices, in nats, [...] float32."""
+        return tf.add_n([one.entropy() for one in self._parts])
 
 
-def actions_for(space: gym.Space) -> DiscreteActions:
-    """The kind of actions that a policy net must produce for a space.
+class Bernoulli:
+    """Independent bits.
 
-    Raises:
-        ValueError: the space is of a kind that no distribution here covers.
+    Args:
+        logits: log-odds of a 1, [..., n] float32, of any size.
     """
-    if isinstance(space, gym.spaces.Discrete):
-        return DiscreteActions(space)
-    raise ValueError(
-        f"action space {space} is not supported: this version trains Discrete actions only"
-    )
+
+    def __init__(self, logits: Tensor) -> None:
+        self._logits = logits
+
+    @staticmethod
+    def noise(shape: Sequence[int], seed: Tensor) -> Tensor:
+        """Logistic noise for `sample`: the difference of two Gumbels, within 22 nats of 0."""
+        gumbels = Categorical.noise([*shape, 2], seed)
+        return gumbels[..., 0] - gumbels[..., 1]
+
+    def sample(self, noise: Tensor) -> Tensor:
+        """Bits, [..., n] int64."""
+        return tf.cast(self._logits + noise > 0.0, tf.int64)
+
+    def mode(self) -> Tensor:
+        """The more likely bits, [..., n] int64."""
+        return tf.cast(self._logits > 0.0, tf.int64)
+
+    def log_prob(self, actions: Tensor) -> Tensor:
+        """The sum over the bits, in nats, [...] float32."""
+        signs = 2.0 * tf.cast(actions, tf.float32) - 1.0
+        return -tf.reduce_sum(tf.nn.softplus(-signs * self._logits), axis=-1)
+
+    def entropy(self) -> Tensor:
+        """The sum over the bits, in nats, [...] float32."""
+        p = tf.sigmoid(self._logits)
+        both = p * tf.nn.softplus(-self._logits) + (1.0 - p) * tf.nn.softplus(self._logits)
+        return tf.reduce_sum(both, axis=-1)
+
+
+class DiagonalGaussian:
+    """Independent normal distributions.
+
+    Args:
+        mean: [..., n] float32.
+        log_std: logarithms of the standard deviations, [..., n] float32.
+    """
+
+    def __init__(self, mean: Tensor, log_std: Tensor) -> None:
+        self._mean = mean
+        self._log_std = log_std
+
+    @staticmethod
+    def noise(shape: Sequence[int], seed: Tensor) -> Tensor:
+        """Standard normal noise for `sample`."""
+        return tf.random.stateless_normal(shape, seed)
+
+    def sample(self, noise: Tensor) -> Tensor:
+        """Actions, [..., n] float32, without bounds."""
+        return self._mean + tf.exp(self._log_std) * noise
+
+    def mode(self) -> Tensor:
+        """The means, [..., n] float32."""
+        return self._mean
+
+    def log_prob(self, actions: Tensor) -> Tensor:
+        """Logarithm of the density, [...] float32."""
+        z = (actions - self._mean) * tf.exp(-self._log_std)
+        each = -0.5 * tf.square(z) - self._log_std - 0.5 * math.log(2.0 * math.pi)
+        return tf.reduce_sum(each, axis=-1)
+
+    def entropy(self) -> Tensor:
+        """The differential entropy in nats, [...] float32."""
+        return tf.reduce_sum(self._log_std + 0.5 * math.log(2.0 * math.pi * math.e), axis=-1)

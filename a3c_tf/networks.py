@@ -9,8 +9,9 @@ from typing import Literal
 import gymnasium as gym
 import numpy as np
 
-from a3c_tf.distributions import actions_for
+from a3c_tf.actions import actions_for
 from a3c_tf.envs.spaces import observation_dtype
+from a3c_tf.layers import FreeOutputs
 from a3c_tf.quiet import keras
 
 Initializer = Literal["orthogonal", "glorot_uniform"]
@@ -29,6 +30,7 @@ def build_actor_critic(
     initializer: Initializer = "orthogonal",
     seed: int = 0,
     network: Network = "mlp",
+    state_dependent_std: bool = False,
 ) -> keras.Model:
     """A policy and a value net as one Keras model: observations to (logits, values).
 
@@ -43,6 +45,8 @@ def build_actor_critic(
         seed: of the initial weights; 0 is a seed like any other.
         network: "mlp", or "paper_cnn": the A3C paper's net for images, two convolutions (16
             of 8x8 with stride 4, 32 of 4x4 with stride 2) and a dense layer of 256.
+        state_dependent_std: for Box actions: standard deviations from the policy's trunk, as in
+            the paper, instead of one weight for each.
 
     Returns:
         A model from [B, ...] observations to [B, outputs] float32 and [B] float32.
@@ -52,12 +56,18 @@ def build_actor_critic(
     """
     make = _Layers(observation_space, hidden_sizes, activation, initializer, seed, network)
     output_size = actions_for(action_space).output_size
+    free = output_size // 2 if isinstance(action_space, gym.spaces.Box) else 0
+    if state_dependent_std:
+        free = 0
     for_policy = make.trunk("shared" if shared_trunk else "policy")
     for_value = for_policy if shared_trunk else make.trunk("value")
-    logits = make.dense(output_size, 0.01, "policy_output")(for_policy)
+    outputs = make.dense(output_size - free, 0.01, "policy_output")(for_policy)
+    if free:
+        spread = FreeOutputs(free, name="policy_std")(outputs)
+        outputs = keras.layers.Concatenate(name="policy_outputs")([outputs, spread])
     values = make.dense(1, 1.0, "value_output")(for_value)
     values = keras.layers.Reshape((), name="values")(values)
-    return keras.Model(make.observations, [logits, values], name="actor_critic")
+    return keras.Model(make.observations, [outputs, values], name="actor_critic")
 
 
 def build_action_value(

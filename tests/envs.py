@@ -205,3 +205,45 @@ class ABCEnv(gym.Env[Observation, np.int64]):
 
     def _observe(self) -> Observation:
         return np.eye(self._letters, dtype=np.float32)[self._letter]
+
+
+class MatchEnv(gym.Env[Observation, Any]):
+    """One step: shows which of some actions it wants, and pays for how close the action is.
+
+    For a Box it pays 1 - 2 |action - wanted| / range, the mean over the numbers; else the share of
+    choices that are right. Refuses actions that are not in its space.
+
+    Args:
+        space: the action space.
+        targets: how many actions it may want, drawn from the space.
+    """
+
+    def __init__(self, space: gym.Space, targets: int = 3) -> None:
+        space.seed(7)
+        self.action_space = space
+        self.observation_space = gym.spaces.Box(0.0, 1.0, (targets,))
+        self._targets = [np.asarray(space.sample()) for _ in range(targets)]
+        self._wanted = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Shows what is wanted."""
+        super().reset(seed=seed)
+        self._wanted = int(self.np_random.integers(len(self._targets)))
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        """Pays, and ends the episode."""
+        if not self.action_space.contains(action):
+            raise ValueError(f"action {action!r} is not in {self.action_space}")
+        wanted = self._targets[self._wanted]
+        if isinstance(self.action_space, gym.spaces.Box):
+            width = self.action_space.high - self.action_space.low
+            reward = float(np.mean(1.0 - 2.0 * np.abs(action - wanted) / width))
+        else:
+            reward = float(np.mean(action == wanted))
+        return self._observe(), reward, True, False, {}
+
+    def _observe(self) -> Observation:
+        return np.eye(len(self._targets), dtype=np.float32)[self._wanted]

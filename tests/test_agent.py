@@ -31,9 +31,11 @@ ACT = """
 import sys
 import numpy as np
 from a3c_tf.agents.loading import load_agent
-agent = load_agent(sys.argv[1])
-observations = np.load(sys.argv[2])
-np.save(sys.argv[3], [agent.act_batch(observations), agent.act_batch(observations, greedy=True)])
+observations = np.load(sys.argv[1])
+for directory in sys.argv[2:]:
+    agent = load_agent(directory)
+    actions = [agent.act_batch(observations), agent.act_batch(observations, greedy=True)]
+    np.save(directory + ".npy", actions)
 """
 
 
@@ -176,20 +178,33 @@ def test_discounts_reach_the_returns(changed: dict[str, Any]) -> None:
 
 def test_acts_the_same_in_a_new_process(tmp_path: Path) -> None:
     """What was saved acts at once, greedily and by the seed, and the process writes nothing."""
-    agent = abc_agent(start=5)
-    agent.save(tmp_path / "agent")
+    spaces = (
+        gym.spaces.Discrete(3, start=5),
+        gym.spaces.MultiDiscrete([3, 2], start=[5, -1]),
+        gym.spaces.MultiBinary([2, 2]),
+        gym.spaces.Box(-1.0, 2.0, (2,)),
+    )
     np.save(tmp_path / "observations.npy", OBSERVATIONS)
-    arguments = [tmp_path / "agent", tmp_path / "observations.npy", tmp_path / "actions.npy"]
-    packages = Path(a3c_tf.__path__[0]).parent
+    expected: dict[str, Any] = {}
+    for space in spaces:
+        env = ABCEnv()
+        env.action_space = space
+        agent = trained(make_agent(env, hidden_sizes=(4,)))
+        name = str(tmp_path / type(space).__name__)
+        agent.save(name)
+        expected[name] = [
+            agent.act_batch(OBSERVATIONS),
+            agent.act_batch(OBSERVATIONS, greedy=True),
+        ]
     done = subprocess.run(
-        [sys.executable, "-c", ACT, *map(str, arguments)],
-        env=os.environ | {"PYTHONPATH": str(packages)},
+        [sys.executable, "-c", ACT, str(tmp_path / "observations.npy"), *expected],
+        env=os.environ | {"PYTHONPATH": str(Path(a3c_tf.__path__[0]).parent)},
         capture_output=True,
         text=True,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    expected = [agent.act_batch(OBSERVATIONS), agent.act_batch(OBSERVATIONS, greedy=True)]
-    np.testing.assert_array_equal(np.load(tmp_path / "actions.npy"), expected)
+    for name, actions in expected.items():
+        np.testing.assert_array_equal(np.load(f"{name}.npy"), actions)
 
 
 def test_everything_comes_back(tmp_path: Path) -> None:

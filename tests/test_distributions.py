@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 
-from a3c_tf.distributions import Categorical, actions_for
+from a3c_tf.distributions import Bernoulli, Categorical, DiagonalGaussian, Several
 from a3c_tf.quiet import tf
 
 LOGITS = np.array([[0.0, 1.0, 2.0], [3.0, -3.0, 0.5]], np.float32)
@@ -87,23 +86,82 @@ def test_noise_is_a_function_of_the_seed() -> None:
     assert (first.numpy() != other.numpy()).all()
 
 
-@pytest.mark.parametrize("start", [0, -2, 5])
-def test_discrete_actions(start: int) -> None:
-    """The net counts from 0, the environment from `start`; both in the space's dtype."""
-    space = gym.spaces.Discrete(3, start=start)
-    actions = actions_for(space)
-    assert actions.output_size == 3
-    drawn = actions.distribution(LOGITS).sample(actions.noise([2], seed(0)))
-    assert drawn.shape == (2,)
-    for net, environment in zip(drawn, actions.to_environment(drawn), strict=True):
-        assert environment == net + start
-        assert space.contains(environment.numpy())
+# Several choices -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "space", [gym.spaces.Box(-1.0, 1.0, (2,)), gym.spaces.Text(3)], ids=["Box", "Text"]
-)
-def test_unsupported_space(space: gym.Space) -> None:
-    """The message names the space."""
-    with pytest.raises(ValueError, match=type(space).__name__):
-        actions_for(space)
+def test_several_choices() -> None:
+    """Each part is a categorical of its own; log-probabilities and entropies add up."""
+    several = Several(np.concatenate([LOGITS, LOGITS[:, :2]], axis=-1), [3, 2])
+    parts = Categorical(LOGITS), Categorical(LOGITS[:, :2])
+    actions = tf.constant([[2, 0], [1, 1]], tf.int64)
+    expected = parts[0].log_prob(actions[:, 0]) + parts[1].log_prob(actions[:, 1])
+    np.testing.assert_allclose(several.log_prob(actions), expected, rtol=1e-6)
+    entropy = parts[0].entropy() + parts[1].entropy()
+    np.testing.assert_allclose(several.entropy(), entropy, rtol=1e-6)
+    np.testing.assert_array_equal(several.mode(), [[2, 1], [0, 0]])
+    noise = Several.noise([2, 5], seed(0))
+    drawn = [parts[0].sample(noise[:, :3]), parts[1].sample(noise[:, 3:])]
+    np.testing.assert_array_equal(several.sample(noise), np.stack(drawn, axis=-1))
+
+
+# Bits --------------------------------------------------------------------------------------------
+
+ODDS = np.array([[0.0, 1.5, -3.0]], np.float32)
+
+
+def test_bits() -> None:
+    """Log-probabilities and entropies are those of the sigmoid, added up."""
+    p = 1 / (1 + np.exp(-ODDS[0]))
+    bits = Bernoulli(ODDS)
+    expected = np.log(p[0]) + np.log(1 - p[1]) + np.log(p[2])
+    np.testing.assert_allclose(bits.log_prob(tf.constant([[1, 0, 1]])), [expected], rtol=1e-5)
+    entropy = -(p * np.log(p) + (1 - p) * np.log(1 - p)).sum()
+    np.testing.assert_allclose(bits.entropy(), [entropy], rtol=1e-5)
+    np.testing.assert_array_equal(bits.mode(), [[0, 1, 0]])
+
+
+def test_frequencies_of_drawn_bits() -> None:
+    """They are the probabilities, within five standard deviations."""
+    count = 20_000
+    odds = np.broadcast_to(ODDS, (count, 3))
+    frequencies = Bernoulli(odds).sample(Bernoulli.noise(odds.shape, seed(0))).numpy().mean(axis=0)
+    p = 1 / (1 + np.exp(-ODDS[0]))
+    assert (np.abs(frequencies - p) < 5 * np.sqrt(p * (1 - p) / count)).all()
+
+
+def test_large_odds() -> None:
+    """Everything is finite, and a bit that is sure is never drawn the other way."""
+    odds = np.broadcast_to(np.array([1e4, -1e4], np.float32), (1000, 2))
+    bits = Bernoulli(odds)
+    drawn = bits.sample(Bernoulli.noise(odds.shape, seed(0)))
+    assert (drawn.numpy() == [1, 0]).all()
+    assert np.isfinite(bits.log_prob(1 - drawn)).all()
+    np.testing.assert_allclose(bits.entropy(), 0.0, atol=1e-6)
+
+
+# Numbers -----------------------------------------------------------------------------------------
+
+
+def test_gaussian() -> None:
+    """Density and entropy by their formulas, added up; the mode is the mean."""
+    mean, std = np.array([[1.0, -2.0]]), np.array([[0.5, 3.0]])
+    gaussian = DiagonalGaussian(tf.constant(mean, tf.float32), tf.constant(np.log(std), tf.float32))
+    x = np.array([[0.3, 4.0]])
+    density = np.exp(-(((x - mean) / std) ** 2) / 2) / (std * np.sqrt(2 * np.pi))
+    log_prob = gaussian.log_prob(tf.constant(x, tf.float32))
+    np.testing.assert_allclose(log_prob, np.log(density).sum(axis=-1), rtol=1e-5)
+    entropy = (0.5 * np.log(2 * np.pi * np.e * std**2)).sum(axis=-1)
+    np.testing.assert_allclose(gaussian.entropy(), entropy, rtol=1e-5)
+    np.testing.assert_allclose(gaussian.mode(), mean)
+    np.testing.assert_allclose(gaussian.sample(tf.constant([[2.0, -1.0]])), [[2.0, -5.0]])
+
+
+def test_spread_of_drawn_numbers() -> None:
+    """Mean and standard deviation are those asked for; the noise is a function of the seed."""
+    noise = DiagonalGaussian.noise([20_000, 1], seed(0))
+    log_std = tf.fill([20_000, 1], np.float32(np.log(0.5)))
+    drawn = DiagonalGaussian(tf.fill([20_000, 1], 3.0), log_std).sample(noise)
+    assert drawn.numpy().mean() == pytest.approx(3.0, abs=0.02)
+    assert drawn.numpy().std() == pytest.approx(0.5, abs=0.02)
+    np.testing.assert_array_equal(noise, DiagonalGaussian.noise([20_000, 1], seed(0)))
+    assert (noise.numpy() != DiagonalGaussian.noise([20_000, 1], seed(1)).numpy()).any()

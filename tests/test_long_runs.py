@@ -96,9 +96,7 @@ def test_memory_and_traces_stay(
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_many_runs_leave_nothing(tmp_path: Path, backend: Backend) -> None:
-    """30 runs in one program, after a few that warm it up: memory, threads, children, files.
-
-    """
+    """30 runs in one program, after a few that warm it up: memory, threads, children, files."""
     make_env = RegisteredEnv("CartPole-v1")
     spaces = spaces_of(make_env)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -121,6 +122,36 @@ def test_paper_cnn_needs_images() -> None:
     """The message names the network and the shape."""
     with pytest.raises(ValueError, match=r"paper_cnn needs images .* \(4,\)"):
         build(network="paper_cnn")
+
+
+BOX_ACTIONS = gym.spaces.Box(-1.0, 1.0, (3,))
+
+
+@pytest.mark.parametrize("state_dependent_std", [False, True])
+def test_outputs_for_box_actions(state_dependent_std: bool) -> None:
+    """A mean for each number, and a spread that depends on the observation or does not."""
+    model = build_actor_critic(
+        box((4,)), BOX_ACTIONS, (8,), state_dependent_std=state_dependent_std, seed=1
+    )
+    observations = np.random.default_rng(0).normal(size=(2, 4)).astype(np.float32)
+    outputs = model(observations)[0].numpy()
+    assert outputs.shape == (2, 6)
+    assert (outputs[0, :3] != outputs[1, :3]).all()
+    assert (outputs[0, 3:] != outputs[1, 3:]).all() == state_dependent_std
+    if not state_dependent_std:
+        model.get_layer("policy_std").set_weights([np.array([1.0, 2.0, 3.0], np.float32)])
+        np.testing.assert_array_equal(model(observations)[0][:, 3:], [[1, 2, 3]] * 2)
+
+
+def test_box_actions_come_back_from_a_file(tmp_path: Path) -> None:
+    """The spread is a layer of this package's, which Keras finds again in its safe mode."""
+    model = build_actor_critic(box((4,)), BOX_ACTIONS)
+    model.get_layer("policy_std").set_weights([np.array([1.0, 2.0, 3.0], np.float32)])
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
+    np.testing.assert_array_equal(
+        model(np.ones((2, 4), np.float32))[0], loaded(np.ones((2, 4), np.float32))[0]
+    )
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from a3c_tf.distributions import actions_for
+from a3c_tf.actions import actions_for
 from a3c_tf.envs.runner import REWARD, TERMINATED, TRUNCATED, VALID, EnvRunner
 from a3c_tf.envs.spaces import space_from_json, space_to_json
 from a3c_tf.quiet import tf

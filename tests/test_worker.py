@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from a3c_tf.actions import DiscreteActions
 from a3c_tf.agents.a3c import A3CAgent
-from a3c_tf.distributions import Categorical, DiscreteActions
+from a3c_tf.distributions import Categorical
 from a3c_tf.envs.runner import EnvRunner
 from a3c_tf.parameters import ParameterServer
 from a3c_tf.quiet import keras, tf

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import gymnasium as gym
 
 from a3c_tf.agents.base import Agent, Hyperparameters, Rollout
-from a3c_tf.distributions import Categorical
+from a3c_tf.distributions import Distribution
 from a3c_tf.graphs import Tensor
 from a3c_tf.losses import Reduction, a3c_loss, explained_variance
 from a3c_tf.quiet import keras, tf
@@ -77,7 +77,7 @@ class A3CAgent(Agent):
         self.policy = keras.Model(model.input, model.outputs[0], name="policy")
         self.value = keras.Model(model.input, model.outputs[1], name="value")
 
-    def distribution(self, observations: Tensor, exploration: Tensor | float) -> Categorical:
+    def distribution(self, observations: Tensor, exploration: Tensor | float) -> Distribution:
         """pi(.|s) for [B, ...] observations; exploration is the loss's business."""
         return self.actions.distribution(self.policy(observations))
 

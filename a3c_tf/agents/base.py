@@ -14,7 +14,8 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from a3c_tf.distributions import Categorical, actions_for
+from a3c_tf.actions import actions_for
+from a3c_tf.distributions import Distribution
 from a3c_tf.envs.spaces import observation_dtype, space_to_json
 from a3c_tf.graphs import CompiledFunction, Tensor, tf_variables
 from a3c_tf.quiet import keras, tf
@@ -51,7 +52,7 @@ class Rollout(NamedTuple):
 
     Attributes:
         observations: s_0 .. s_T, [T + 1, K, ...].
-        actions: as the policy drew them, [T, K].
+        actions: as the policy drew them, [T, K] or [T, K, n].
         rewards: [T, K].
         terminated: 1 where the episode ended by itself, [T, K].
         truncated: 1 where it was cut off, [T, K].
@@ -127,7 +128,7 @@ class Agent(ABC):
     # The algorithm --------------------------------------------------------------------------
 
     @abstractmethod
-    def distribution(self, observations: Tensor, exploration: Tensor | float) -> Categorical:
+    def distribution(self, observations: Tensor, exploration: Tensor | float) -> Distribution:
         """What actions are drawn from. Part of a graph.
 
         Args:

@@ -11,10 +11,11 @@ from a3c_tf.agents.a3c import A3CAgent
 from a3c_tf.agents.base import DESCRIPTION, FORMAT, Agent
 from a3c_tf.agents.n_step_q import NStepQAgent
 from a3c_tf.envs.spaces import space_from_json
+from a3c_tf.layers import FreeOutputs
 from a3c_tf.quiet import keras
 from a3c_tf.schedules import Schedule
 
-BUILT_IN = (A3CAgent, NStepQAgent)  # imported, and by that known to `Agent.kinds`
+BUILT_IN = (A3CAgent, NStepQAgent, FreeOutputs)  # imported, and by that known
 
 
 def load_agent(directory: str | Path, seed: int = 0) -> Any:

@@ -25,6 +25,16 @@ def space_to_json(space: gym.Space) -> dict[str, Any]:
     """
     if isinstance(space, gym.spaces.Discrete):
         return {"type": "Discrete", "n": int(space.n), "start": int(space.start)}
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        return {
+            "type": "MultiDiscrete",
+            "nvec": space.nvec.tolist(),
+            "start": np.asarray(space.start).tolist(),
+            "dtype": str(space.dtype),
+        }
+    if isinstance(space, gym.spaces.MultiBinary):
+        n = space.n if isinstance(space.n, int) else list(space.shape)
+        return {"type": "MultiBinary", "n": n}
     if isinstance(space, gym.spaces.Box):
         return {
             "type": "Box",
@@ -45,6 +55,14 @@ def space_from_json(description: dict[str, Any]) -> gym.Space:
     kind = description["type"]
     if kind == "Discrete":
         return gym.spaces.Discrete(description["n"], start=description["start"])
+    if kind == "MultiDiscrete":
+        return gym.spaces.MultiDiscrete(
+            np.array(description["nvec"]),
+            dtype=np.dtype(description["dtype"]).type,
+            start=np.array(description["start"]),
+        )
+    if kind == "MultiBinary":
+        return gym.spaces.MultiBinary(description["n"])
     if kind == "Box":
         dtype = np.dtype(description["dtype"]).type
         shape = tuple(description["shape"])
