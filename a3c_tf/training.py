@@ -153,8 +153,12 @@ def train_agent_async(
     ):
         if not isinstance(value, int | float | None):
             raise ValueError(f"{name} is {value!r}; it must be a number")
+        if least == 1 and value is not None and value != int(value):
+            raise ValueError(f"{name} is {value}; it must be a whole number")
         if value is not None and not value >= least:
             raise ValueError(f"{name} is {value}; it must be at least {least}")
+    if callable(global_step_hooks) or callable(evaluation_hooks):
+        raise ValueError("hooks are given as a list: global_step_hooks=[hook]")
     if backend not in get_args(Backend):
         raise ValueError(
             f"backend is {backend!r}; it must be one of {', '.join(get_args(Backend))}"
@@ -182,6 +186,7 @@ def train_agent_async(
         )
     if outdir.exists() and not outdir.is_dir():
         raise FileExistsError(f"{outdir} is a file; take a directory")
+    processes, envs_per_worker, t_max = int(processes), int(envs_per_worker), int(t_max)
     configure_tensorflow()
 
     with ExitStack() as until_the_end:

@@ -138,6 +138,9 @@ def test_make_agent_is_called_once(tmp_path: Path) -> None:
         ({"step_offset": -1}, "step_offset is -1"),
         ({"eval_interval": -1}, "eval_interval is -1"),
         ({"backend": "fork"}, "backend is 'fork'.* threads, processes"),
+        ({"t_max": 2.5}, "t_max is 2.5; it must be a whole number"),
+        ({"steps": "1000"}, "steps is '1000'; it must be a number"),
+        ({"global_step_hooks": print}, r"global_step_hooks=\[hook\]"),
     ],
 )
 def test_arguments_that_cannot_be(tmp_path: Path, settings: Any, message: str) -> None:
