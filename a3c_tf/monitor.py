@@ -16,8 +16,8 @@ from a3c_tf.errors import at_the_end, in_time
 from a3c_tf.evaluation import Evaluator, Scores
 from a3c_tf.parameters import ParameterServer, Snapshot
 from a3c_tf.reporting import Reporter
+from a3c_tf.reports import RunningWorker
 from a3c_tf.telemetry import write_summary
-from a3c_tf.worker import RunningWorker
 
 # hook(agent, scores, step), called after an evaluation; ends the run if it returns "stop"
 EvaluationHook = Callable[[Agent, Scores, int], object]

@@ -12,8 +12,8 @@ import numpy as np
 from a3c_tf.envs.runner import Episode
 from a3c_tf.evaluation import Scores
 from a3c_tf.parameters import ParameterServer
+from a3c_tf.reports import TIMES, Report, RunningWorker
 from a3c_tf.telemetry import SUMMARY, EventLog, ScoreLog
-from a3c_tf.worker import TIMES, Report, RunningWorker
 
 
 class Reporter:

@@ -16,25 +16,21 @@ import numpy as np
 from a3c_tf.agents.base import Agent
 from a3c_tf.backends.plan import WorkerPlan
 from a3c_tf.backends.processes import CHILD_NAME, MISSING_GUARD, process_workers
-from a3c_tf.backends.supervisor import supervise
 from a3c_tf.backends.threads import thread_workers
 from a3c_tf.backends.turns import FixedOrder
-from a3c_tf.checkpoints import clean_up, newest_checkpoint, set_aside_after
 from a3c_tf.config import Backend
 from a3c_tf.envs.factory import MakeEnv, check_env, name_of
-from a3c_tf.errors import CheckpointError
 from a3c_tf.evaluation import Evaluator
 from a3c_tf.graphs import configure_tensorflow, forget_kernels
 from a3c_tf.hooks import GlobalStepHook
 from a3c_tf.monitor import EvaluationHook, PolicyMonitor, Progress
 from a3c_tf.parameters import ParameterServer
 from a3c_tf.quiet import keras
-from a3c_tf.signals import StopRequest, stop_requests
+from a3c_tf.reports import RunningWorker
+from a3c_tf.resuming import fit, restore, whose_turn
+from a3c_tf.running import OnTick, run_to_the_end
+from a3c_tf.signals import stop_requests
 from a3c_tf.watchdog import Watchdog, Watched
-from a3c_tf.worker import RunningWorker
-
-# on_tick(global step, progress), called about ten times a second
-OnTick = Callable[[int, Progress], None]
 
 
 def train_agent_async(
@@ -202,14 +198,14 @@ def train_agent_async(
         progress = Progress(last_evaluation=step_offset)
         states: list[dict[str, Any]] = []
         if resume:
-            progress, states = _restore(server, outdir, logger)
+            progress, states = restore(server, outdir, logger)
         order = None
         if deterministic:
             keras.utils.set_random_seed(seed)
-            if resume and not _fit(states, processes, envs_per_worker):
+            if resume and not fit(states, processes, envs_per_worker):
                 logger.warning("resumed with other workers: it does not go on as it would have")
                 states = []
-            order = FixedOrder(processes + 1, _whose_turn(states))
+            order = FixedOrder(processes + 1, whose_turn(states))
         if not (deterministic and states):
             # A resumed run draws other numbers than the one before it, which it would otherwise
             # repeat; unless it goes on exactly from where that was.
@@ -275,97 +271,8 @@ def train_agent_async(
         )
         watched: list[Watched] = [*workers, *([evaluator] if evaluator else [])]
         watchdog = Watchdog(watched, stall_timeout, logger)
-        _run_to_the_end(server, workers, monitor, watchdog, request, name_of(env), on_tick, logger)
+        run_to_the_end(server, workers, monitor, watchdog, request, name_of(env), on_tick, logger)
     return agent
-
-
-def _run_to_the_end(
-    server: ParameterServer,
-    workers: Sequence[RunningWorker],
-    monitor: PolicyMonitor,
-    watchdog: Watchdog,
-    request: StopRequest,
-    env_name: str,
-    on_tick: OnTick | None,
-    logger: logging.Logger,
-) -> None:
-    """Runs workers and monitor; whatever ends them, the agent and a checkpoint are saved."""
-
-    def tick() -> None:
-        request.raise_if_made()
-        watchdog.look()
-        if on_tick:
-            on_tick(server.global_step, monitor.progress)
-
-    def on_error(who: str, error: BaseException) -> None:
-        if isinstance(error, KeyboardInterrupt):
-            return
-        step = server.global_step
-        logger.error("the run ends at step %d: %s (%s): %r", step, who, env_name, error)
-        if hasattr(error, "add_note"):  # from Python 3.11 on; it is shown below the traceback
-            error.add_note(f"in {who} ({env_name}), at global step {step}")
-
-    def on_stuck(who: str) -> None:
-        logger.error("%s (%s) does not return and is left alone", who, env_name)
-
-    try:
-        supervise([worker.run for worker in workers], monitor.run, tick, on_error, on_stuck)
-    except BaseException as error:
-        try:
-            monitor.finish("interrupt" if isinstance(error, KeyboardInterrupt) else "error")
-        except Exception as failure:  # must not hide what ended the run
-            if repr(failure) != repr(error):
-                logger.error("at the end of the run: %r", failure)
-        raise
-
-    def should_stop() -> bool:
-        watchdog.look()
-        return bool(request)
-
-    try:
-        monitor.finish("steps", should_stop)
-    except BaseException as error:
-        request.raise_if_made()
-        on_error("the end", error)
-        raise
-    request.raise_if_made()
-    if on_tick:
-        on_tick(server.global_step, monitor.progress)
-
-
-def _restore(
-    server: ParameterServer, outdir: Path, logger: logging.Logger
-) -> tuple[Progress, list[dict[str, Any]]]:
-    """Puts the newest valid checkpoint into the server; the progress, and the workers' states."""
-    clean_up(outdir)
-    checkpoint = newest_checkpoint(outdir / "checkpoints", logger.warning)
-    for name in ("observation_space", "action_space"):
-        saved, ours = getattr(checkpoint.agent, name), getattr(server.agent, name)
-        if saved != ours:
-            raise CheckpointError(
-                f"{outdir} cannot be resumed like this: its {name} is {saved}, the agent's {ours}"
-            )
-    try:
-        server.restore(checkpoint.snapshot)
-    except ValueError as error:
-        raise CheckpointError(f"{outdir} cannot be resumed like this: {error}") from error
-    set_aside_after(checkpoint.path)
-    return Progress(**checkpoint.progress), checkpoint.workers
-
-
-def _fit(states: Sequence[dict[str, Any]], workers: int, envs: int) -> bool:
-    """Whether these are states of so many workers with so many environments each."""
-    runners = [state["runner"] for state in states]
-    same = all(runner is None or len(runner["resetting"]) == envs for runner in runners)
-    return len(states) == workers and same
-
-
-def _whose_turn(states: Sequence[dict[str, Any]]) -> int:
-    """The first of the workers that have had fewer turns than others, or the monitor."""
-    rollouts = [state["rollouts"] for state in states]
-    if len(set(rollouts)) > 1:
-        return rollouts.index(min(rollouts))
-    return len(rollouts)
 
 
 def _leave_if_in_a_child() -> None:

@@ -26,9 +26,9 @@ from a3c_tf.agents.base import Agent
 from a3c_tf.agents.loading import load_agent
 from a3c_tf.evaluation import Scores
 from a3c_tf.quiet import keras
+from a3c_tf.reports import TIMES
 from a3c_tf.schedules import Schedule
 from a3c_tf.training import train_agent_async
-from a3c_tf.worker import TIMES
 from tests.envs import KnownEnv, where_is
 from tests.helpers import make_agent
 from tests.test_hooks import BACKENDS, SummingA3C, SummingQ, numbers, pushes, summing

@@ -29,9 +29,9 @@ from a3c_tf.checkpoints import newest_checkpoint
 from a3c_tf.errors import CheckpointError
 from a3c_tf.monitor import Progress
 from a3c_tf.quiet import keras
+from a3c_tf.reports import TIMES
 from a3c_tf.schedules import Schedule
 from a3c_tf.training import train_agent_async
-from a3c_tf.worker import TIMES
 from tests.envs import ABCEnv, BrokenEnvError, FailingEnv, KnownEnv, OldStyleEnv
 from tests.helpers import make_agent
 

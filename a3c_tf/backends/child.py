@@ -23,8 +23,9 @@ from a3c_tf.cores import usable_cores
 from a3c_tf.envs.runner import Episode
 from a3c_tf.graphs import CompiledFunction, Tensor, configure_tensorflow, unflatten
 from a3c_tf.quiet import tf
+from a3c_tf.reports import Report
 from a3c_tf.signals import dump_stack_on_request, leave_to_the_parent
-from a3c_tf.worker import Report, Worker
+from a3c_tf.worker import Worker
 
 REPORT_SECONDS = 0.2
 PLAN = "plan.pickle"

@@ -34,8 +34,8 @@ from a3c_tf.envs.runner import Episode
 from a3c_tf.graphs import CompiledFunction, Tensor, flatten
 from a3c_tf.parameters import ParameterServer
 from a3c_tf.quiet import tf
+from a3c_tf.reports import GRADIENT_NORM, Report
 from a3c_tf.signals import read_stack, signals_held_back, thread_stack
-from a3c_tf.worker import GRADIENT_NORM, Report
 
 POLL_SECONDS = 0.1
 STOP_SECONDS = 4.0  # for a child to end after the stop; then it is killed
