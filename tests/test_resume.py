@@ -180,11 +180,13 @@ def test_many_kills(tmp_path: Path, backend: str) -> None:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of the command line with three checkpoints, to be copied."""
-    path = tmp_path_factory.mktemp("finished") / "run"
     flags = f"{SMALL} --backend threads --steps 400 --eval-interval 100 --checkpoint-seconds 0.01"
-    assert cli.train([*flags.split(), "--outdir", str(path)]) == 0
-    assert len(checkpoints(path)) == 3
-    return path
+    for _ in range(20):  # how many checkpoints there is time for is not certain
+        path = tmp_path_factory.mktemp("finished") / "run"
+        assert cli.train([*flags.split(), "--outdir", str(path)]) == 0
+        if len(checkpoints(path)) == 3:
+            return path
+    raise AssertionError("no run had the time for three checkpoints")
 
 
 @pytest.fixture
