@@ -77,11 +77,6 @@ class PolicyMonitor:
         successful_score: mean evaluation return at which the run ends, or None.
         checkpoint_seconds: seconds between checkpoints.
         progress: where the run stands.
-        resumed: whether the run goes on from a checkpoint.
-        order: in which workers and monitor take turns; None where they do not. With one, what
-            goes by seconds goes by global steps instead, a thousand to the second, and
-            checkpoints hold the workers too, so that the run can be gone on with as if it had not
-            been broken off.
         save_best: whether `best/` is kept.
         evaluation_hooks: called after each evaluation.
         logger: for what happens.
@@ -90,9 +85,6 @@ class PolicyMonitor:
             goes by seconds goes by global steps instead, a thousand to the second, and
             checkpoints hold the workers too, so that the run can be gone on with as if it had not
             been broken off.
-        save_best: whether `best/` is kept.
-        evaluation_hooks: called after each evaluation.
-        logger: for what happens.
     """
 
     def __init__(

@@ -116,7 +116,7 @@ def train_agent_async(
         FileExistsError: `outdir` holds a run, and `resume` is False.
         CheckpointError: there is no valid checkpoint to resume from.
         RuntimeError: a worker process has died, or the script has no `__main__` guard.
-        StalledError: a worker has made no step for twice the `stall_timeout`.
+        StalledError: a worker, or the evaluation, has made no step for twice the `stall_timeout`.
         KeyboardInterrupt: Ctrl-C; `Terminated`, which is one, for SIGTERM.
         BaseException: the first error of any worker, environment, hook or of the monitor, as
             itself. In all of these cases `<step>_except/` and a checkpoint have been saved.
