@@ -45,6 +45,7 @@ def build_agent(
         entropy_coefficient=schedule(config.entropy, config.entropy_schedule),
         value_coefficient=config.value_coefficient,
         max_gradient_norm=config.max_gradient_norm,
+        reward_clip=config.reward_clip,
         reduction=config.reduction,
     )
     return A3CAgent(model, observation_space, action_space, optimizer, hyperparameters, config.seed)

@@ -42,7 +42,7 @@ def train(arguments: Sequence[str]) -> int:
     try:
         config, origins = parse_settings(arguments)
         _choose_kernels(config.network)
-        make_env = RegisteredEnv(config.env)
+        make_env = RegisteredEnv(config.env, config.sticky_actions)
         spaces = spaces_of(make_env)
         from a3c_tf.build import build_agent
         from a3c_tf.quiet import tf

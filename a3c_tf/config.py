@@ -22,6 +22,8 @@ class TrainConfig:
 
     env: str = "CartPole-v1"
     """Environment id in Gymnasium's registry, or my_package:MyEnv-v0."""
+    sticky_actions: bool = False
+    """Atari: each frame repeats the last action with probability 0.25."""
     preset: str | None = None
     """Tuned settings by name; without it, those named like the environment, if there are any."""
     outdir: Path | None = None
@@ -63,6 +65,8 @@ class TrainConfig:
     """Weight of the value loss."""
     max_gradient_norm: float = 0.5
     """Gradients are scaled down to this global norm; 0 leaves them alone."""
+    reward_clip: float = 0.0
+    """Rewards are learned within plus and minus this; 0 leaves them alone."""
     reduction: Literal["mean", "sum"] = "mean"
     """Over the steps of a rollout: mean, or the paper's sum."""
     optimizer: Literal["rmsprop", "adam"] = "rmsprop"
@@ -111,6 +115,7 @@ class TrainConfig:
             "entropy",
             "value_coefficient",
             "max_gradient_norm",
+            "reward_clip",
             "eval_interval",
             "eval_seconds",
             "stall_timeout",

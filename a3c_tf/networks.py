@@ -121,6 +121,9 @@ class _Layers:
         self._features = self.observations
         if space.dtype == np.uint8:
             self._features = keras.layers.Rescaling(1 / 255, name="scale")(self._features)
+        if network in CONVOLUTIONS and space.shape[0] < space.shape[2]:
+            # [C, H, W], as stacked frames come; convolutions on a CPU want [H, W, C].
+            self._features = keras.layers.Permute((2, 3, 1), name="channels_last")(self._features)
 
     def dense(
         self, units: int, gain: float, name: str, activation: str | None = None

@@ -9,6 +9,7 @@ from pathlib import Path
 import tyro
 
 from a3c_tf.config import TrainConfig, load_preset, preset_names
+from a3c_tf.envs.factory import is_atari_id
 from a3c_tf.errors import ConfigError
 from a3c_tf.run_directory import read_config
 
@@ -45,6 +46,12 @@ def describe_settings(config: TrainConfig, origins: dict[str, str]) -> list[str]
     return [f"{origin}: {' '.join(lines[origin])}" for origin in ordered]
 
 
+def _preset_for(env: str) -> str | None:
+    if env in preset_names():
+        return env
+    return "Atari" if is_atari_id(env) else None
+
+
 def _base(arguments: Sequence[str]) -> tuple[TrainConfig, str, set[str]]:
     """What the flags start from: its settings, its name, and which settings it has set."""
     # The flags that decide about the others' defaults have to be known before them.
@@ -63,7 +70,7 @@ def _base(arguments: Sequence[str]) -> tuple[TrainConfig, str, set[str]]:
             raise ConfigError(f"--resume: the run's env is {settings.get('env')}, not {known.env}")
     else:
         env = known.env or base.env
-        name = known.preset or (env if env in preset_names() else None)
+        name = known.preset or _preset_for(env)
         if name is None or name == "None":
             return base, DEFAULTS, set()
         settings, origin = load_preset(name) | {"preset": name}, f"preset {name}"

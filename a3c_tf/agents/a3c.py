@@ -102,7 +102,7 @@ class A3CAgent(Agent):
         )
         values = tf.reshape(values, [steps + 1, envs])
         advantages, returns = advantages_and_returns(
-            rollout.rewards,
+            self.learned_rewards(rollout.rewards),
             values,
             rollout.terminated,
             rollout.truncated,

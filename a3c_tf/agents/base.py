@@ -35,11 +35,13 @@ class Hyperparameters:
         gamma: discount factor.
         learning_rate: of the optimizer, by the global step.
         max_gradient_norm: gradients are scaled down to this global norm; 0 leaves them alone.
+        reward_clip: rewards are learned within plus and minus this; 0 leaves them alone.
     """
 
     gamma: float = 0.99
     learning_rate: Schedule = field(default_factory=lambda: Schedule.constant(7e-4))
     max_gradient_norm: float = 0.5
+    reward_clip: float = 0.0
 
     def schedules(self) -> dict[str, Schedule]:
         """Those that change with the global step, by name."""
@@ -141,6 +143,11 @@ class Agent(ABC):
         self, rollout: Rollout, exploration: Tensor | float
     ) -> tuple[Tensor, Sequence[Tensor]]:
         """What is minimised, and the scalars named by `statistics`. Part of a graph."""
+
+    def learned_rewards(self, rewards: Tensor) -> Tensor:
+        """The rewards that the loss is about, where they are not the environment's own."""
+        limit = self.hyperparameters.reward_clip
+        return tf.clip_by_value(rewards, -limit, limit) if limit else rewards
 
     @abstractmethod
     def exploration(self, global_step: int, worker: int) -> float:

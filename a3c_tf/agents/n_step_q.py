@@ -114,7 +114,7 @@ class NStepQAgent(Agent):
         inputs = tf.reshape(rollout.observations, [(steps + 1) * envs, *self._event_shape])
         bootstrap = tf.reshape(tf.reduce_max(self.target(inputs), -1), [steps + 1, envs])
         _, returns = advantages_and_returns(
-            rollout.rewards,
+            self.learned_rewards(rollout.rewards),
             bootstrap,
             rollout.terminated,
             rollout.truncated,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,6 +12,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
+from a3c_tf.envs.atari import is_atari, make_atari, make_atari_vector
 from a3c_tf.envs.replay import Replayable
 from a3c_tf.errors import at_the_end, near
 
@@ -22,24 +24,30 @@ class RegisteredEnv:
     """`make_env` for an id in Gymnasium's registry.
 
     Args:
-        env_id: such as "CartPole-v1" or "my_package:MyEnv-v0".
+        env_id: such as "CartPole-v1", "ALE/Pong-v5" or "my_package:MyEnv-v0".
+        sticky_actions: of Atari games; see `make_atari`.
 
     Raises:
         ValueError: no such id; from the call, that what it needs is not installed.
     """
 
-    def __init__(self, env_id: str) -> None:
+    def __init__(self, env_id: str, sticky_actions: bool = False) -> None:
         self.env_id = env_id
+        self.sticky_actions = sticky_actions
         try:
-            # Imports "my_package:", and finds the newest version of an id without one.
-            self._spec = gym.spec(env_id) if ":" not in env_id else _import_and_find(env_id)
+            self._spec = _find(env_id)
         except (gym.error.Error, ImportError) as error:
             raise ValueError(_unknown_id(env_id, error)) from error
+        self.atari = is_atari(self._spec)
+        if sticky_actions and not self.atari:
+            raise ValueError(f"sticky_actions is True, but {env_id} is no Atari game")
 
     def __call__(self, worker_index: int, test: bool) -> gym.Env:
         """One environment."""
-        # The checker costs as much as a small environment; `check_env` has looked already.
         try:
+            if self.atari:
+                return make_atari(self._spec, self.sticky_actions)
+            # The checker costs as much as a small environment; `check_env` has looked already.
             return gym.make(self._spec, disable_env_checker=True)
         except (gym.error.DependencyNotInstalled, ImportError) as error:
             raise ValueError(
@@ -48,6 +56,8 @@ class RegisteredEnv:
 
     def vector(self, count: int) -> VectorEnv | None:
         """`count` environments stepped by one call, natively; None if the id has no such."""
+        if self.atari:
+            return make_atari_vector(self._spec, count, self.sticky_actions)
         if self._spec.vector_entry_point is None:
             return None
         envs = gym.make_vec(self._spec, count, vectorization_mode="vector_entry_point")
@@ -55,6 +65,14 @@ class RegisteredEnv:
             return envs
         envs.close()
         return None
+
+
+def is_atari_id(env_id: str) -> bool:
+    """Whether an id is that of an Atari game; False for one that does not exist."""
+    try:
+        return RegisteredEnv(env_id).atari
+    except ValueError:
+        return False
 
 
 def make_vector_env(
@@ -271,9 +289,14 @@ def _shape_of(result: Any) -> str:
     return f"{len(result)} values" if isinstance(result, tuple) else f"a {type(result).__name__}"
 
 
-def _import_and_find(env_id: str) -> gym.envs.registration.EnvSpec:
-    module, _, name = env_id.partition(":")
-    __import__(module)
+def _find(env_id: str) -> gym.envs.registration.EnvSpec:
+    """Imports `my_package:`, and finds the newest version of an id without one."""
+    module, _, name = env_id.rpartition(":")
+    if module:
+        __import__(module)
+    elif name not in gym.registry:
+        with suppress(ImportError):  # registers its games; it is an extra
+            gym.register_envs(importlib.import_module("ale_py"))
     return gym.spec(name)
 
 

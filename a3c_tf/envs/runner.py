@@ -80,6 +80,7 @@ class EnvRunner:
         self._rewards = np.zeros((t_max, envs.num_envs), np.float64)
         self._terminated = np.zeros((t_max, envs.num_envs), np.bool_)
         self._truncated = np.zeros((t_max, envs.num_envs), np.bool_)
+        self._life_lost = np.zeros((t_max, envs.num_envs), np.bool_)
         self._t = 0
         self._resetting = np.zeros(envs.num_envs, np.bool_)
         self._returns = np.zeros(envs.num_envs, np.float64)
@@ -114,8 +115,9 @@ class EnvRunner:
         """Counts the rollout; returns reward, terminated, truncated and valid, [4, T, K].
 
         Where a vector environment says terminated and truncated at once, the episode came to
-        its own end. A step is valid unless it is the reset that follows an episode's end: that
-        one took no action.
+        its own end. A lost life (`info["life_lost"]`) is an end for what is learned, but the
+        episode goes on. A step is valid unless it is the reset that follows an episode's end:
+        that one took no action.
         """
         ended = self._terminated | self._truncated
         valid = np.empty_like(ended)
@@ -125,7 +127,7 @@ class EnvRunner:
         rewards = np.where(valid, self._rewards, 0.0)
         self._guarded(self._check_rewards, rewards)
         signals[REWARD] = rewards
-        signals[TERMINATED] = self._terminated
+        signals[TERMINATED] = self._terminated | self._life_lost
         signals[TRUNCATED] = self._truncated & ~self._terminated
         signals[VALID] = valid
         self._count(rewards[: self._t], ended[: self._t], valid[: self._t])
@@ -179,11 +181,12 @@ class EnvRunner:
         self._keep(observation)
 
     def _step(self, actions: npt.NDArray[Any]) -> None:
-        observation, rewards, terminated, truncated, _ = self.envs.step(actions)
+        observation, rewards, terminated, truncated, infos = self.envs.step(actions)
         self._keep(observation)
         self._rewards[self._t] = rewards
         self._terminated[self._t] = terminated
         self._truncated[self._t] = truncated
+        self._life_lost[self._t] = infos.get("life_lost", False)
         self._t += 1
 
     def _keep(self, observation: Any) -> None:

@@ -1,0 +1,134 @@
+"""Atari games as agents see them: four grey frames of 84 x 84, by ale-py or by Gymnasium.
+
+A step is four frames of the game under one action. Rewards are the game's own points. A lost life
+is reported as `info["life_lost"]`, not as an episode's end: in training nothing is learned across
+it, but the game goes on, so that scores are those of whole games.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import VectorEnv, VectorWrapper
+from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
+
+FRAME_SKIP = 4
+FRAMES = 4  # in one observation
+SIZE = 84  # pixels
+MAX_NOOPS = 30
+MAX_FRAMES = 27_000 * FRAME_SKIP  # of one game: half an hour at 60 a second
+STICKINESS = 0.25  # probability that a sticky action repeats the last one (arXiv:1709.06009)
+
+ENTRY_POINT = "ale_py.env:AtariEnv"
+
+
+def is_atari(spec: EnvSpec) -> bool:
+    """Whether an environment is an Atari game seen as pixels, whatever its id's version."""
+    pixels = spec.kwargs.get("obs_type", "rgb") == "rgb"
+    return spec.entry_point == ENTRY_POINT and pixels and not spec.kwargs.get("continuous")
+
+
+def make_atari(spec: EnvSpec, sticky_actions: bool, noops: int = MAX_NOOPS) -> gym.Env:
+    """One game, preprocessed by Gymnasium. What the id says of frame skips is not used.
+
+    Args:
+        spec: of any version of the game.
+        sticky_actions: each frame repeats the last action with probability 0.25.
+        noops: at most so many frames pass before an episode's first observation.
+    """
+    _no_banner()
+    game: gym.Env = gym.make(
+        spec,
+        disable_env_checker=True,
+        frameskip=1,  # else frames would be skipped twice
+        repeat_action_probability=STICKINESS * sticky_actions,
+        max_num_frames_per_episode=MAX_FRAMES,
+    )
+    game = _FireReset(game)
+    return FrameStackObservation(
+        _LostLives(AtariPreprocessing(game, noops, FRAME_SKIP, SIZE)), FRAMES, padding_type="zero"
+    )
+
+
+def make_atari_vector(
+    spec: EnvSpec, count: int, sticky_actions: bool, noops: int = MAX_NOOPS
+) -> VectorEnv:
+    """`count` games, played and preprocessed by ale-py's own threads; see `make_atari`."""
+    from ale_py.vector_env import AtariVectorEnv
+
+    games = AtariVectorEnv(
+        spec.kwargs["game"],
+        count,
+        num_threads=1,  # workers share the cores among themselves
+        max_num_frames_per_episode=MAX_FRAMES,
+        repeat_action_probability=STICKINESS * sticky_actions,
+        full_action_space=spec.kwargs.get("full_action_space", False),
+        img_height=SIZE,
+        img_width=SIZE,
+        stack_num=FRAMES,
+        frameskip=FRAME_SKIP,
+        noop_max=noops,
+        reward_clipping=False,  # the learner clips
+        use_fire_reset=True,
+    )
+    games.spec = spec
+    return _VectorLostLives(games)
+
+
+def _no_banner() -> None:
+    """Keeps ale-py from writing its name and version for every game."""
+    from ale_py import ALEInterface, LoggerMode
+
+    ALEInterface.setLoggerMode(LoggerMode.Error)
+
+
+class _FireReset(gym.Wrapper):
+    """Presses FIRE after a reset, for the games that wait for it."""
+
+    def __init__(self, env: gym.Env) -> None:
+        super().__init__(env)
+        meanings: list[str] = env.unwrapped.get_action_meanings()  # type: ignore[attr-defined]
+        self._fire = meanings.index("FIRE") if "FIRE" in meanings else None
+
+    def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
+        observation, info = self.env.reset(**arguments)
+        if self._fire is not None:
+            observation, _, _, _, info = self.env.step(self._fire)
+        return observation, info
+
+
+class _LostLives(gym.Wrapper):
+    """Says in `info["life_lost"]` whether a step cost a life, but not the last one."""
+
+    def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
+        observation, info = self.env.reset(**arguments)
+        self._lives = info["lives"]
+        return observation, info | {"life_lost": False}
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        lost = 0 < info["lives"] < self._lives
+        self._lives = info["lives"]
+        return observation, reward, terminated, truncated, info | {"life_lost": lost}
+
+
+class _VectorLostLives(VectorWrapper):
+    """`_LostLives` for several games at once."""
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        if seed is not None:
+            seed %= 2**31 - self.num_envs  # ale-py's seeds have 31 bits
+        observations, info = self.env.reset(seed=seed, options=options)
+        self._lives: npt.NDArray[Any] = info["lives"].copy()
+        return observations, info | {"life_lost": np.zeros(self.num_envs, np.bool_)}
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        observations, rewards, terminated, truncated, info = self.env.step(actions)
+        lives = info["lives"]
+        lost = (lives > 0) & (lives < self._lives)  # a new game has no fewer than the last one
+        self._lives = lives.copy()
+        return observations, rewards, terminated, truncated, info | {"life_lost": lost}
