@@ -22,18 +22,27 @@ from a3c_tf.quiet import tf
 # action's range, where it has one.
 MIN_LOG_STD, MAX_LOG_STD = -4.0, 1.0
 
+FORBIDDEN = -1e9  # a logit so small that its probability is exactly zero, and finite
+
 
 class Actions(Protocol):
     """How a policy net acts in a space; [...] stands for any leading dimensions.
 
     Attributes:
         output_size: how many outputs the policy net needs.
+        mask_size: how many choices a mask forbids or allows; 0: there are no masks here.
     """
 
     output_size: int
+    mask_size: int
 
-    def distribution(self, outputs: Tensor) -> Distribution:
-        """What the net's outputs, [..., output_size] float32, stand for."""
+    def distribution(self, outputs: Tensor, mask: Tensor | None = None) -> Distribution:
+        """What the net's outputs, [..., output_size] float32, stand for.
+
+        Args:
+            outputs: of the policy net.
+            mask: [..., mask_size], 0 for what is forbidden: its probability is zero.
+        """
 
     def noise(self, shape: Sequence[int], seed: Tensor) -> Tensor:
         """Noise for `Distribution.sample`, for actions of the given leading shape."""
@@ -42,16 +51,21 @@ class Actions(Protocol):
         """Drawn actions as the environment takes them."""
 
 
+def only_allowed(logits: Tensor, mask: Tensor | None) -> Tensor:
+    """Logits of which the forbidden ones stand for a probability of exactly zero."""
+    return logits if mask is None else tf.where(tf.cast(mask, tf.bool), logits, FORBIDDEN)
+
+
 class DiscreteActions:
     """One of n, counted from `space.start`."""
 
     def __init__(self, space: gym.spaces.Discrete) -> None:
-        self.output_size = int(space.n)
+        self.output_size = self.mask_size = int(space.n)
         self._start = int(space.start)
 
-    def distribution(self, outputs: Tensor) -> Categorical:
+    def distribution(self, outputs: Tensor, mask: Tensor | None = None) -> Categorical:
         """A categorical distribution from logits."""
-        return Categorical(outputs)
+        return Categorical(only_allowed(outputs, mask))
 
     def noise(self, shape: Sequence[int], seed: Tensor) -> Tensor:
         """Gumbel noise."""
@@ -68,11 +82,11 @@ class MultiDiscreteActions:
     def __init__(self, space: gym.spaces.MultiDiscrete) -> None:
         self._sizes = [int(n) for n in np.ravel(space.nvec)]
         self._space = space
-        self.output_size = sum(self._sizes)
+        self.output_size = self.mask_size = sum(self._sizes)
 
-    def distribution(self, outputs: Tensor) -> Several:
-        """Independent categorical distributions from logits."""
-        return Several(outputs, self._sizes)
+    def distribution(self, outputs: Tensor, mask: Tensor | None = None) -> Several:
+        """Independent categorical distributions from logits; one mask after the other."""
+        return Several(only_allowed(outputs, mask), self._sizes)
 
     def noise(self, shape: Sequence[int], seed: Tensor) -> Tensor:
         """Gumbel noise."""
@@ -91,8 +105,9 @@ class MultiBinaryActions:
     def __init__(self, space: gym.spaces.MultiBinary) -> None:
         self._space = space
         self.output_size = int(np.prod(space.shape))
+        self.mask_size = 0
 
-    def distribution(self, outputs: Tensor) -> Bernoulli:
+    def distribution(self, outputs: Tensor, mask: Tensor | None = None) -> Bernoulli:
         """Independent bits from log-odds."""
         return Bernoulli(outputs)
 
@@ -118,13 +133,14 @@ class BoxActions:
         self._space = space
         self._size = int(np.prod(space.shape))
         self.output_size = 2 * self._size  # a mean and a standard deviation each
+        self.mask_size = 0
         low, high = (np.ravel(b).astype(np.float64) for b in (space.low, space.high))
         bounded = np.isfinite(low) & np.isfinite(high)
         with np.errstate(invalid="ignore"):
             self._middle = np.where(bounded, (low + high) / 2, 0.0).astype(np.float32)
             self._unit = np.where(bounded, (high - low) / 2, 1.0).astype(np.float32)
 
-    def distribution(self, outputs: Tensor) -> DiagonalGaussian:
+    def distribution(self, outputs: Tensor, mask: Tensor | None = None) -> DiagonalGaussian:
         """Normal distributions from means and from numbers for the standard deviations.
 
         These numbers r are of any size: log std = m + h tanh(r / h), between `MIN_LOG_STD` and

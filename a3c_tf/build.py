@@ -7,6 +7,7 @@ import gymnasium as gym
 from a3c_tf.agents.a3c import A3CAgent, A3CHyperparameters
 from a3c_tf.config import TrainConfig
 from a3c_tf.networks import build_actor_critic
+from a3c_tf.normalization import build_reward_scale
 from a3c_tf.quiet import keras
 from a3c_tf.schedules import Schedule
 
@@ -28,6 +29,8 @@ def build_agent(
         config.initializer,
         config.seed,
         config.network,
+        lstm=config.lstm,
+        normalize=config.normalize_observations,
     )
     optimizer = (
         keras.optimizers.RMSprop(rho=0.99, epsilon=config.optimizer_epsilon)
@@ -48,4 +51,12 @@ def build_agent(
         reward_clip=config.reward_clip,
         reduction=config.reduction,
     )
-    return A3CAgent(model, observation_space, action_space, optimizer, hyperparameters, config.seed)
+    return A3CAgent(
+        model,
+        observation_space,
+        action_space,
+        optimizer,
+        hyperparameters,
+        config.seed,
+        build_reward_scale() if config.normalize_rewards else None,
+    )

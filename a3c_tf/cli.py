@@ -179,7 +179,7 @@ def evaluate(arguments: Sequence[str]) -> int:
     config = tyro.cli(EvaluateConfig, args=list(arguments), prog="evaluate.py")
     try:
         agent_directory = _find_agent(config.run)
-        make_env = RegisteredEnv(config.env or _env_of(agent_directory))
+        make_env = _env_of(agent_directory, config.env)
         spaces = spaces_of(make_env)
         if config.episodes < 1:
             raise ConfigError(f"--episodes is {config.episodes}; it must be at least 1")
@@ -224,12 +224,16 @@ def _find_agent(path: Path) -> Path:
     raise ConfigError(f"{path} holds no agent and no run with one")
 
 
-def _env_of(agent_directory: Path) -> str:
+def _env_of(agent_directory: Path, env_id: str | None) -> RegisteredEnv:
+    """The environment that is named, else the run's, as sticky as it was there."""
+    if env_id is not None:
+        return RegisteredEnv(env_id)
     from a3c_tf.run_directory import read_config
 
     for directory in (agent_directory, *agent_directory.resolve().parents[:2]):
         if (directory / "config.yaml").is_file():
-            return str(read_config(directory)["env"])
+            settings = read_config(directory)
+            return RegisteredEnv(str(settings["env"]), bool(settings.get("sticky_actions")))
     raise ConfigError(f"{agent_directory} is not in a run directory; name the --env")
 
 
@@ -247,8 +251,14 @@ class BenchmarkConfig:
     """Environments that each worker steps together (K)."""
     t_max: int = 5
     """Steps of a rollout (T)."""
-    network: Literal["mlp", "paper_cnn"] = "mlp"
-    """Two dense layers of 64, or the A3C paper's net for images."""
+    network: Literal["mlp", "paper_cnn", "nature_cnn", "impala"] = "mlp"
+    """Two dense layers of 64, or a net for images."""
+    lstm: bool = False
+    """A LSTM behind each trunk."""
+    shared_trunk: bool = False
+    """One trunk of hidden layers for policy and value, instead of one for each."""
+    normalize_observations: bool = False
+    """Observations in units of their own spread."""
     seconds: float = 10.0
     """Wall time that is measured, in seconds."""
     json: bool = False
@@ -267,6 +277,9 @@ def benchmark(arguments: Sequence[str]) -> int:
             envs_per_worker=config.envs_per_worker,
             t_max=config.t_max,
             network=config.network,
+            lstm=config.lstm,
+            shared_trunk=config.shared_trunk,
+            normalize_observations=config.normalize_observations,
             backend=config.backend,
         )
         settings.validate()

@@ -74,14 +74,21 @@ class TrainConfig:
     optimizer_epsilon: float = 1e-5
     """Added to the mean square (rmsprop) or its root (adam) before division."""
 
-    network: Literal["mlp", "paper_cnn"] = "mlp"
-    """Dense layers, or the A3C paper's net for images [H, W, C]: two convolutions, one dense."""
+    network: Literal["mlp", "paper_cnn", "nature_cnn", "impala"] = "mlp"
+    """Dense layers; or convolutions for images: the A3C paper's net, the larger one of DQN's Nature
+    paper, or IMPALA's residual one."""
+    lstm: bool = False
+    """A LSTM behind each trunk, for environments that do not show everything at once."""
     hidden_sizes: tuple[int, ...] = (64, 64)
     """Units of each hidden layer of an mlp."""
     activation: str = "tanh"
     """Of the hidden layers of an mlp, by Keras's name."""
     shared_trunk: bool = False
     """One trunk of hidden layers for policy and value, instead of one for each."""
+    normalize_observations: bool = False
+    """Observations in units of their own spread, from their mean, by what training has seen."""
+    normalize_rewards: bool = False
+    """Rewards are learned in units of the spread of their discounted sum."""
     initializer: Literal["orthogonal", "glorot_uniform"] = "orthogonal"
     """Of the weights; glorot_uniform is Keras's default."""
 

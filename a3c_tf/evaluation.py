@@ -14,7 +14,6 @@ from gymnasium.vector import VectorEnv
 
 from a3c_tf.agents.base import Agent
 from a3c_tf.envs.factory import MakeEnv, make_vector_env
-from a3c_tf.envs.spaces import observation_dtype
 from a3c_tf.errors import at_the_end
 from a3c_tf.quiet import tf
 from a3c_tf.signals import thread_stack
@@ -121,7 +120,7 @@ class Evaluator:
         # Never empty before the steps are done, where these decide.
         quota = np.full(self.env_count, self.steps or (self.episodes or 0) // self.env_count)
         quota[: (self.episodes or 0) % self.env_count] += 1
-        dtype = observation_dtype(self.agent.observation_space)
+        state, starts = self.agent.first_state(self.env_count), np.ones(self.env_count, np.float32)
         returns, lengths = np.zeros(self.env_count), np.zeros(self.env_count, np.int64)
         resetting = np.zeros(self.env_count, np.bool_)
         scores: list[tuple[float, int]] = []
@@ -130,11 +129,14 @@ class Evaluator:
             if should_stop():
                 return None
             self.beats += 1
-            actions = self._act(
-                tf.constant(np.asarray(observations, dtype)),
+            arrays = self.agent.observations.arrays(observations, self.env_count)
+            actions, state = self._act(
                 tf.constant([int(action_seed), next(calls)], tf.int64),
-            )[0].numpy()
-            observations, rewards, terminated, truncated, _ = envs.step(actions)
+                state,
+                tf.constant(starts),
+                *(tf.constant(array) for array in arrays),
+            )
+            observations, rewards, terminated, truncated, _ = envs.step(actions.numpy())
             returns += np.where(resetting, 0.0, rewards)
             lengths += ~resetting
             taken += np.count_nonzero(~resetting)
@@ -146,6 +148,8 @@ class Evaluator:
             restart = ended | (lengths >= MAX_EPISODE_STEPS)
             returns[restart] = 0.0
             lengths[restart] = 0
+            # What follows an episode that the limit cut off is another one for a recurrent net.
+            starts = (resetting | (restart & ~ended)).astype(np.float32)
             resetting = ended
         if not scores:
             scores.append((returns[0], lengths[0]))

@@ -43,7 +43,8 @@ class Connection(Protocol):
         """Applies a gradient to the globals, and pulls what comes out, in one go.
 
         Args:
-            gradient: of the agent's trainable variables, one after the other, flat.
+            gradient: of the agent's trainable variables, one after the other, flat; and behind
+                it what was seen (`Agent.moments`).
             steps: environment steps that it was computed from.
             episodes: training episodes that ended in them.
         """
@@ -119,13 +120,16 @@ class ParameterServer:
         return connection
 
     def apply(self, gradient: Tensor, learning_rate: Tensor) -> None:
-        """The part of a graph that applies a flat gradient to the global variables."""
+        """The part of a graph that applies a push: a flat gradient, then `Agent.moments`."""
         optimizer, variables = self.agent.optimizer, self.agent.trainable_variables
         # There is one replica and nothing to add up. Keras would ask TensorFlow for it, which
         # registers a gradient of that for good, and with it keeps the graph: 1 MB a run.
         optimizer._all_reduce_sum_gradients = lambda grads_and_vars: grads_and_vars
         optimizer.learning_rate = learning_rate
-        optimizer.apply(unflatten(gradient, tf_variables(variables)), variables)
+        size = sum(variable.value.shape.num_elements() for variable in variables)
+        optimizer.apply(unflatten(gradient[:size], tf_variables(variables)), variables)
+        if self.agent.moments_size:
+            self.agent.absorb(gradient[size:])
 
     def learning_rate(self) -> Tensor:
         """The learning rate at the global step of this moment."""

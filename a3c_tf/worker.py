@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from a3c_tf.agents.base import Agent, Rollout
 from a3c_tf.envs.runner import (
+    DISCOUNTED,
     REWARD,
     TERMINATED,
     TRUNCATED,
@@ -27,7 +28,6 @@ from a3c_tf.envs.runner import (
     EnvRunner,
     Episode,
 )
-from a3c_tf.envs.spaces import observation_dtype
 from a3c_tf.errors import NotFiniteError, at_the_end
 from a3c_tf.graphs import CompiledFunction, Tensor, flatten
 from a3c_tf.parameters import Connection
@@ -81,17 +81,16 @@ class Worker:
         # One trace serves all workers, so the graph finds its environments by the index.
         self._runners: dict[int, EnvRunner] = like._runners if like else {}
         self._index = tf.constant(index, tf.int64)
-        space = agent.observation_space
-        self._observation_spec = tf.TensorSpec(
-            (envs, *(space.shape or ())), observation_dtype(space)
-        )
+        self._state = agent.first_state(envs)  # of recurrent nets, for the next observation
         self._iterate: CompiledFunction = CompiledFunction(
             self._build_iteration,
             [
                 tf.TensorSpec([], tf.int64),
                 tf.TensorSpec([2], tf.int64),
                 tf.TensorSpec([], tf.float32),
-                self._observation_spec,
+                tf.TensorSpec([envs, agent.state_size], tf.float32),
+                tf.TensorSpec([envs], tf.float32),
+                *agent.observation_specs(envs),
             ],
             agent.variables,
             like._iterate if like else None,
@@ -147,6 +146,7 @@ class Worker:
             "rollouts": self._rollouts,
             "connection": {name: getattr(self.connection, name) for name in CONNECTION_STATE},
             "weights": [weight.numpy() for weight in self.agent.weights],
+            "state": self._state.numpy().tolist(),
             "runner": self.runner.state() if self.runner else None,
         }
 
@@ -157,6 +157,7 @@ class Worker:
             setattr(self.connection, name, state["connection"][name])
         for weight, array in zip(self.agent.weights, state["weights"], strict=True):
             weight.assign(array)
+        self._state = tf.reshape(tf.constant(state["state"], tf.float32), self._state.shape)
 
     def iterate(self, runner: EnvRunner, waited: float = 0.0) -> None:
         """One rollout, its gradients, and their exchange for the next weights.
@@ -190,12 +191,22 @@ class Worker:
             )
 
     def compute_gradient(self, runner: EnvRunner) -> tuple[Tensor, npt.NDArray[np.float32]]:
-        """One rollout with the local weights: clipped gradient, flat, and the statistics."""
+        """One rollout with the local weights: what is pushed, flat, and the statistics.
+
+        What is pushed are the clipped gradients and what was seen; see `Agent.moments`.
+        """
         self._rollouts += 1
         seed = tf.constant([self._seed, self._rollouts], tf.int64)
         exploration = tf.constant(self.connection.exploration, tf.float32)
-        observation = tf.constant(runner.begin_rollout())
-        gradient, statistics = self._iterate(self._index, seed, exploration, observation)
+        observations = [tf.constant(array) for array in runner.begin_rollout()]
+        gradient, statistics, self._state = self._iterate(
+            self._index,
+            seed,
+            exploration,
+            self._state,
+            tf.constant(runner.starts),
+            *observations,
+        )
         return gradient, statistics.numpy()
 
     def take_report(self) -> Report:
@@ -220,9 +231,15 @@ class Worker:
     # The graph ------------------------------------------------------------------------------
 
     def _build_iteration(
-        self, index: Tensor, seed: Tensor, exploration: Tensor, observation: Tensor
+        self,
+        index: Tensor,
+        seed: Tensor,
+        exploration: Tensor,
+        state: Tensor,
+        starts: Tensor,
+        *observations: Tensor,
     ) -> Sequence[Tensor]:
-        rollout = self._collect(index, seed, exploration, observation)
+        rollout, state = self._collect(index, seed, exploration, state, starts, observations)
         with tf.GradientTape() as tape:
             loss, statistics = self.agent.loss(rollout, exploration)
         gradients = tape.gradient(
@@ -232,37 +249,53 @@ class Worker:
         limit = self.agent.hyperparameters.max_gradient_norm
         if limit:
             gradients, _ = tf.clip_by_global_norm(gradients, limit, norm)
-        return [flatten(gradients), tf.stack([*statistics, norm])]
+        update = flatten([*gradients, self.agent.moments(rollout)])
+        return [update, tf.stack([*statistics, norm]), state]
 
     def _collect(
-        self, index: Tensor, seed: Tensor, exploration: Tensor, observation: Tensor
-    ) -> Rollout:
-        """T steps, unrolled: the executor of this graph has no loops."""
-        dtype = self._observation_spec.dtype
+        self,
+        index: Tensor,
+        seed: Tensor,
+        exploration: Tensor,
+        state: Tensor,
+        starts: Tensor,
+        observations: Sequence[Tensor],
+    ) -> tuple[Rollout, Tensor]:
+        """T steps, unrolled: the executor of this graph has no loops.
+
+        The state that is returned goes with the last observation, whose value bootstraps: that
+        one has not been acted on yet.
+        """
+        specs = self.agent.observation_specs(self.envs)
         step, last_step = _calls(self._runners)
+        types = [*(spec.dtype for spec in specs), tf.float32]
         noise = tf.unstack(self.agent.actions.noise([self.t_max, self.envs], seed))
-        observations, actions = [observation], []
-        signals: Tensor = None
+        seen, begun, actions = [list(observations)], [starts], []
+        first_state, signals = state, None
         for t in range(self.t_max):
-            action = self.agent.distribution(observations[-1], exploration).sample(noise[t])
-            actions.append(action)
-            taken = self.agent.actions.to_environment(action)
+            distribution, state = self.agent.distribution(seen[-1], state, begun[-1], exploration)
+            actions.append(distribution.sample(noise[t]))
+            taken = [index, self.agent.actions.to_environment(actions[-1])]
             if t < self.t_max - 1:
-                observation = tf.numpy_function(step, [index, taken], dtype)
+                *parts, starts = tf.numpy_function(step, taken, types)
             else:
-                observation, signals = tf.numpy_function(
-                    last_step, [index, taken], [dtype, tf.float32]
-                )
-            observations.append(tf.ensure_shape(observation, self._observation_spec.shape))
-        signals = tf.ensure_shape(signals, (4, self.t_max, self.envs))
-        return Rollout(
-            tf.stack(observations),
+                *parts, starts, signals = tf.numpy_function(last_step, taken, [*types, tf.float32])
+            shaped = zip(parts, specs, strict=True)
+            seen.append([tf.ensure_shape(part, spec.shape) for part, spec in shaped])
+            begun.append(tf.ensure_shape(starts, [self.envs]))
+        signals = tf.ensure_shape(signals, (5, self.t_max, self.envs))
+        rollout = Rollout(
+            [tf.stack(part) for part in zip(*seen, strict=True)],
             tf.stack(actions),
             signals[REWARD],
             signals[TERMINATED],
             signals[TRUNCATED],
             signals[VALID],
+            signals[DISCOUNTED],
+            first_state,
+            tf.stack(begun),
         )
+        return rollout, state
 
 
 def _calls(runners: dict[int, EnvRunner]) -> tuple[Callable[..., Any], Callable[..., Any]]:
@@ -272,12 +305,12 @@ def _calls(runners: dict[int, EnvRunner]) -> tuple[Callable[..., Any], Callable[
     is empty when the workers have ended; methods would hold the worker, its nets and its graphs.
     """
 
-    def step(index: npt.NDArray[Any], actions: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        return runners[int(index)].step(actions)
+    def step(index: npt.NDArray[Any], actions: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
+        runner = runners[int(index)]
+        observations = runner.step(actions)
+        return [*observations, runner.starts]
 
-    def last_step(
-        index: npt.NDArray[Any], actions: npt.NDArray[Any]
-    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32]]:
-        return step(index, actions), runners[int(index)].finish_rollout()
+    def last_step(index: npt.NDArray[Any], actions: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
+        return [*step(index, actions), runners[int(index)].finish_rollout()]
 
     return step, last_step

@@ -11,9 +11,10 @@ import numpy.typing as npt
 from gymnasium.vector import SyncVectorEnv
 
 from a3c_tf.agents.a3c import A3CAgent, A3CHyperparameters
+from a3c_tf.agents.base import Rollout
 from a3c_tf.graphs import Tensor
 from a3c_tf.networks import build_actor_critic
-from a3c_tf.quiet import keras
+from a3c_tf.quiet import keras, tf
 
 
 def vector(*envs: gym.Env) -> SyncVectorEnv:
@@ -82,3 +83,15 @@ class RecordingConnection:
     def count(self, steps: int, episodes: int) -> None:
         """Keeps what was counted."""
         self.pushes.append(Push(np.zeros(0, np.float32), steps, episodes))
+
+
+def rollout_of(observations: Any, *arrays: Any) -> Rollout:
+    """A rollout of an agent whose nets are not recurrent.
+
+    Args:
+        observations: [T + 1, K, ...].
+        arrays: actions, rewards, terminated, truncated and valid, [T, K].
+    """
+    envs = observations.shape[1]
+    nothing = tf.zeros_like(arrays[1]), tf.zeros([envs, 0]), tf.zeros(observations.shape[:2])
+    return Rollout([tf.constant(observations)], *map(tf.constant, arrays), *nothing)

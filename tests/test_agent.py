@@ -23,7 +23,7 @@ from a3c_tf.networks import build_actor_critic
 from a3c_tf.quiet import keras, tf
 from a3c_tf.schedules import Schedule
 from tests.envs import ABCEnv
-from tests.helpers import make_agent
+from tests.helpers import make_agent, rollout_of
 
 OBSERVATIONS = np.random.default_rng(0).uniform(size=(50, 3)).astype(np.float32)
 
@@ -61,8 +61,7 @@ def rollout(steps: int = 3, envs: int = 2) -> Rollout:
     valid[1] = 0.0
     actions = rng.integers(3, size=(steps, envs))
     rewards = rng.normal(size=(steps, envs)).astype(np.float32)
-    arrays = (observations, actions, rewards, terminated, truncated, valid)
-    return Rollout(*map(tf.constant, arrays))
+    return rollout_of(observations, actions, rewards, terminated, truncated, valid)
 
 
 def test_nets_take_observations_without_a_warning() -> None:
@@ -71,7 +70,7 @@ def test_nets_take_observations_without_a_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         assert agent.policy(OBSERVATIONS).shape == (50, 3)
-        assert agent.value(OBSERVATIONS).shape == (50,)
+        assert [output.shape for output in agent.model(OBSERVATIONS)] == [(50, 3), (50,)]
 
 
 # Acting -------------------------------------------------------------------------------------

@@ -303,7 +303,7 @@ class _OldStep(OldStyleEnv, _Closable):
     [
         (_OldStep, "step returned 4 values, the old Gym interface"),
         (_OldReset, r"reset returned a ndarray; .*\(observation, info\)"),
-        (_OtherShape, r"observation of shape \(2,\), but its observation space says \(11,\)"),
+        (_OtherShape, r"observation has the shape \(2,\), but its space says \(11,\)"),
         (_TwoRewards, r"reward array\(\[0., 0.\]\), not a number"),
     ],
 )

@@ -28,7 +28,7 @@ from a3c_tf.schedules import Schedule
 from a3c_tf.training import train_agent_async
 from a3c_tf.worker import Worker
 from tests.envs import MAX_LENGTH, ABCEnv, Ending, KnownEnv, Transition
-from tests.helpers import RecordingConnection, stop_after, vector
+from tests.helpers import RecordingConnection, rollout_of, stop_after, vector
 
 BACKENDS: tuple[Backend, ...] = ("threads", "processes")
 ACTIONS = 3
@@ -133,7 +133,7 @@ def straight_on(
     observations = one_hot([*range(steps), last])[:, None]
     actions = np.ones((steps, 1), np.int64)
     rewards = np.array(rewards, np.float32)[:, None]
-    return Rollout(*map(tf.constant, (observations, actions, rewards, *signals, valid)))
+    return rollout_of(observations, actions, rewards, *signals, valid)
 
 
 def gradient(agent: NStepQAgent, rollout: Rollout) -> list[Table]:
@@ -314,7 +314,8 @@ def by_definition(steps: Sequence[Transition], target: keras.Model, gamma: float
 def test_probabilities(epsilon: float) -> None:
     """Every action has at least epsilon / n; the one with the largest value has the rest."""
     agent = table_agent()
-    drawn_from = agent.distribution(one_hot(range(STATES)), tf.constant(epsilon))
+    nothing = agent.first_state(STATES), tf.zeros([STATES])
+    drawn_from, _ = agent.distribution([one_hot(range(STATES))], *nothing, tf.constant(epsilon))
     expected = np.full((STATES, ACTIONS), epsilon / ACTIONS)
     expected[range(STATES), ONLINE.argmax(axis=1)] = 1.0 - epsilon + epsilon / ACTIONS
     np.testing.assert_allclose(np.exp(drawn_from.log_probabilities), expected, atol=1e-6)

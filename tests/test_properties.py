@@ -107,8 +107,8 @@ def test_returns_of_any_episodes(
     returned, lengths = [], []
     for _ in range(4):
         before = [len(env.history) for env in envs]
-        observations = [runner.begin_rollout()]
-        observations += [runner.step(np.zeros(len(envs), np.int64)) for _ in range(t_max)]
+        observations = [runner.begin_rollout()[0]]
+        observations += [runner.step(np.zeros(len(envs), np.int64))[0] for _ in range(t_max)]
         signals = runner.finish_rollout()
         values = np.vectorize(value)(np.stack(observations)[..., 0]).astype(np.float32)
         advantages, returns = advantages_and_returns(

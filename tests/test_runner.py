@@ -19,16 +19,16 @@ from a3c_tf.envs.runner import (
     EnvRunner,
     Episode,
 )
-from a3c_tf.envs.spaces import observation_dtype
+from a3c_tf.observations import part_dtype
 from tests.envs import BrokenEnvError, Ending, FailingEnv, KnownEnv, where_is
 from tests.helpers import vector
 
 
 def roll(runner: EnvRunner, t_max: int) -> tuple[list[npt.NDArray[Any]], npt.NDArray[np.float32]]:
     """One rollout of actions 0: the T + 1 observations and the signals."""
-    observations = [runner.begin_rollout()]
+    observations = [runner.begin_rollout()[0]]
     actions = np.zeros(runner.envs.num_envs, np.int64)
-    observations += [runner.step(actions) for _ in range(t_max)]
+    observations += [runner.step(actions)[0] for _ in range(t_max)]
     return observations, runner.finish_rollout()
 
 
@@ -40,7 +40,7 @@ def test_signals_of_an_episode_end(ending: Ending, terminated: int, truncated: i
     """The step after an end is masked; both flags at once mean terminated."""
     runner = EnvRunner(vector(KnownEnv(rewards=(1.0, 2.0), ending=ending)), 5)
     observations, signals = roll(runner, 5)
-    assert signals.shape == (4, 5, 1)
+    assert signals.shape == (5, 5, 1)
     assert signals.dtype == np.float32
     np.testing.assert_array_equal(signals[REWARD, :, 0], [1, 2, 0, 1, 2])
     np.testing.assert_array_equal(signals[VALID, :, 0], [1, 1, 0, 1, 1])
@@ -212,7 +212,7 @@ def test_observation_of_another_shape() -> None:
 def test_observation_dtypes(given: str, kept: str) -> None:
     """Bytes stay bytes, everything else is cast to float32."""
     dtype: Any = np.dtype(given).type
-    assert observation_dtype(gym.spaces.Box(0, 1, (2,), dtype)) == kept
+    assert part_dtype(gym.spaces.Box(0, 1, (2,), dtype)) == kept
 
 
 def test_close() -> None:

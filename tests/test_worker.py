@@ -281,7 +281,7 @@ class RecordingActions(DiscreteActions):
         super().__init__(space)
         self.record: list[npt.NDArray[np.float32]] = []
 
-    def distribution(self, outputs: Any) -> Categorical:
+    def distribution(self, outputs: Any, mask: Any = None) -> Categorical:
         """The distribution, recorded."""
         distribution = super().distribution(outputs)
         tf.numpy_function(

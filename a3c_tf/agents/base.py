@@ -14,15 +14,19 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from a3c_tf.actions import actions_for
+from a3c_tf.actions import Actions, actions_for
 from a3c_tf.distributions import Distribution
-from a3c_tf.envs.spaces import observation_dtype, space_to_json
+from a3c_tf.envs.spaces import space_to_json
 from a3c_tf.graphs import CompiledFunction, Tensor, tf_variables
+from a3c_tf.layers import all_layers
+from a3c_tf.normalization import normalizations
+from a3c_tf.observations import Arrays, Observations
 from a3c_tf.quiet import keras, tf
 from a3c_tf.schedules import Schedule
 
 FORMAT = 2  # of a saved agent
 DESCRIPTION = "agent.json"
+REWARD_SCALE = "reward_scale"  # the net that scales rewards, where there is one
 
 AnyAgent = TypeVar("AnyAgent", bound="Agent")
 
@@ -53,20 +57,35 @@ class Rollout(NamedTuple):
     """T steps of K environments as tensors; all but the observations and actions are float32.
 
     Attributes:
-        observations: s_0 .. s_T, [T + 1, K, ...].
+        observations: s_0 .. s_T, [T + 1, K, ...], one tensor for each of `Observations.parts`.
         actions: as the policy drew them, [T, K] or [T, K, n].
         rewards: [T, K].
         terminated: 1 where the episode ended by itself, [T, K].
         truncated: 1 where it was cut off, [T, K].
         valid: 1 where an action was taken, 0 on a reset step, [T, K].
+        discounted: G_t = r_t + gamma G_{t-1} within an episode, [T, K]; zeros where nobody asks.
+        state: of a recurrent net, before the first step, [K, S].
+        starts: 1 where s_t is the first of an episode, [T + 1, K].
     """
 
-    observations: Tensor
+    observations: Sequence[Tensor]
     actions: Tensor
     rewards: Tensor
     terminated: Tensor
     truncated: Tensor
     valid: Tensor
+    discounted: Tensor
+    state: Tensor
+    starts: Tensor
+
+    @property
+    def all_rows(self) -> list[Tensor]:
+        """The observations as [(T + 1) x K, ...], time-major."""
+        return [_rows(part) for part in self.observations]
+
+
+def _rows(part: Tensor) -> Tensor:
+    return tf.reshape(part, [part.shape[0] * part.shape[1], *part.shape[2:]])
 
 
 class Agent(ABC):
@@ -98,8 +117,12 @@ class Agent(ABC):
 
     Attributes:
         statistics: names of the scalars that `loss` returns, in order: TensorBoard's tags.
+        observations: how observations reach the nets.
+        actions: how the policy acts.
+        state_size: S, numbers that a recurrent net carries from step to step; 0 if it is not.
     """
 
+    state_size = 0
     statistics: ClassVar[tuple[str, ...]]
     hyperparameters_type: ClassVar[type[Hyperparameters]]
     kinds: ClassVar[dict[str, type[Agent]]] = {}
@@ -122,19 +145,28 @@ class Agent(ABC):
         self.action_space = action_space
         self.optimizer = optimizer or keras.optimizers.RMSprop(rho=0.99, epsilon=0.1)
         self.hyperparameters: Any = hyperparameters or self.hyperparameters_type()
+        self.observations = Observations(observation_space)
         self.actions = actions_for(action_space)
+        if self.observations.masked:
+            _check_mask(self.observations.parts[-1], self.actions, action_space)
+        self._normalizations = [n for net in self.nets.values() for n in normalizations(net)]
         self._seed = seed
         self._calls = 0
         self._act: dict[tuple[int, bool], CompiledFunction] = {}
+        self._state: Tensor = None
 
     # The algorithm --------------------------------------------------------------------------
 
     @abstractmethod
-    def distribution(self, observations: Tensor, exploration: Tensor | float) -> Distribution:
-        """What actions are drawn from. Part of a graph.
+    def distribution(
+        self, observations: Sequence[Tensor], state: Tensor, starts: Tensor, exploration: Any
+    ) -> tuple[Distribution, Tensor]:
+        """What actions are drawn from, and the state for the next step. Part of a graph.
 
         Args:
-            observations: [B, ...].
+            observations: [K, ...] for each of `Observations.parts`.
+            state: of a recurrent net, [K, S].
+            starts: 1 where the observation is the first of an episode, [K].
             exploration: a scalar from `exploration`; 0 in evaluation.
         """
 
@@ -143,11 +175,6 @@ class Agent(ABC):
         self, rollout: Rollout, exploration: Tensor | float
     ) -> tuple[Tensor, Sequence[Tensor]]:
         """What is minimised, and the scalars named by `statistics`. Part of a graph."""
-
-    def learned_rewards(self, rewards: Tensor) -> Tensor:
-        """The rewards that the loss is about, where they are not the environment's own."""
-        limit = self.hyperparameters.reward_clip
-        return tf.clip_by_value(rewards, -limit, limit) if limit else rewards
 
     @abstractmethod
     def exploration(self, global_step: int, worker: int) -> float:
@@ -204,7 +231,7 @@ class Agent(ABC):
         The optimizer is the same object: it belongs to the global variables, and a clone only
         computes gradients.
         """
-        nets = {name: keras.models.clone_model(net) for name, net in self.nets.items()}
+        nets = {name: _copied(name, net) for name, net in self.nets.items()}
         for name, net in self.nets.items():
             nets[name].set_weights(net.get_weights())
         return type(self)(
@@ -216,51 +243,120 @@ class Agent(ABC):
             seed=self._seed,
         )
 
+    def custom_classes(self) -> set[type]:
+        """The classes of the nets, and of the layers in them, that are not Keras's."""
+        layers = [layer for net in self.nets.values() for layer in all_layers(net)]
+        return {type(layer) for layer in layers if not type(layer).__module__.startswith("keras.")}
+
+    # What was seen --------------------------------------------------------------------------
+
+    @property
+    def moments_size(self) -> int:
+        """How many numbers `moments` returns: 0 unless something is normalised."""
+        return sum(layer.moments_size for layer in self._normalizations)
+
+    def moments(self, rollout: Rollout) -> Tensor:
+        """What a rollout adds to the statistics of the normalisations. Part of a graph."""
+        valid = tf.reshape(rollout.valid, [-1])
+        rewards = self.nets.get(REWARD_SCALE)
+        scales = [] if rewards is None else list(normalizations(rewards))
+        moments = [tf.zeros([0])]
+        for layer in self._normalizations:
+            # What the value of the last observation will be is seen again in the next rollout.
+            seen = rollout.discounted if layer in scales else rollout.observations[layer.part][:-1]
+            moments.append(layer.moments(_rows(seen), valid))
+        return tf.concat(moments, axis=0)
+
+    def absorb(self, moments: Tensor) -> None:
+        """Takes `moments` into the statistics: on the globals, under the lock, in a graph."""
+        sizes = [layer.moments_size for layer in self._normalizations]
+        for layer, part in zip(self._normalizations, tf.split(moments, sizes), strict=True):
+            layer.merge(part)
+
+    def learned_rewards(self, rewards: Tensor) -> Tensor:
+        """The rewards that the loss is about, [T, K], where they are not the environment's own."""
+        scale = self.nets.get(REWARD_SCALE)
+        if scale is not None:
+            rewards = tf.reshape(scale(tf.reshape(rewards, [-1])), rewards.shape)
+        limit = self.hyperparameters.reward_clip
+        return tf.clip_by_value(rewards, -limit, limit) if limit else rewards
+
     # Acting ---------------------------------------------------------------------------------
 
-    def act(self, observation: Any, greedy: bool = False) -> Any:
+    def act(self, observation: Any, greedy: bool = False, start: bool = False) -> Any:
         """The action for one observation, as the environment takes it.
 
         Args:
             observation: one element of the observation space.
             greedy: the most likely action instead of a drawn one.
+            start: whether the observation is the first of an episode, where a recurrent agent
+                forgets what was before.
         """
-        return self.act_batch(np.asarray(observation)[None], greedy)[0]
+        return self._act_on(self.observations.single(observation), greedy, [start])[0]
 
-    def act_batch(self, observations: Any, greedy: bool = False) -> npt.NDArray[Any]:
-        """The actions for [B, ...] observations; each new B compiles a graph of its own."""
-        batch = np.asarray(observations, observation_dtype(self.observation_space))
-        if batch.shape[1:] != self._event_shape:
-            raise ValueError(
-                f"observations have shape {batch.shape[1:]}, the agent was trained on "
-                f"{self._event_shape}"
-            )
-        function = self.compile_act(len(batch), greedy)
+    def act_batch(
+        self, observations: Any, greedy: bool = False, starts: Sequence[bool] | None = None
+    ) -> npt.NDArray[Any]:
+        """The actions for K environments; each new K compiles a graph of its own.
+
+        Args:
+            observations: as a vector environment returns them, [K, ...].
+            greedy: the most likely actions instead of drawn ones.
+            starts: which observations are the first of an episode, [K]; by default none.
+        """
+        count = len(keras.tree.flatten(observations)[0])
+        arrays = self.observations.arrays(observations, count)
+        return self._act_on(arrays, greedy, starts if starts is not None else [False] * count)
+
+    def _act_on(self, arrays: Arrays, greedy: bool, starts: Sequence[bool]) -> npt.NDArray[Any]:
+        count = len(starts)
+        if self._state is None or len(self._state) != count:
+            self._state = self.first_state(count)
         self._calls += 1
         seed = tf.constant([self._seed, self._calls], tf.int64)
-        actions: npt.NDArray[Any] = function(tf.constant(batch), seed)[0].numpy()
-        return actions
+        actions, self._state = self.compile_act(count, greedy)(
+            seed,
+            self._state,
+            tf.constant(np.asarray(starts), tf.float32),
+            *(tf.constant(array) for array in arrays),
+        )
+        taken: npt.NDArray[Any] = actions.numpy()
+        return taken
 
-    def compile_act(self, batch_size: int, greedy: bool = False) -> CompiledFunction:
-        """The graph from ([B, ...] observations, [2] int64 seed) to [B] environment actions.
+    def observation_specs(self, *leading: int) -> list[tf.TensorSpec]:
+        """Of the observations' parts in a graph, behind some leading dimensions."""
+        return [tf.TensorSpec(*layout) for layout in self.observations.layout(*leading)]
+
+    def first_state(self, count: int) -> Tensor:
+        """The state of a recurrent net at the start of K episodes, [K, S]."""
+        return tf.zeros([count, self.state_size])
+
+    def compile_act(self, count: int, greedy: bool = False) -> CompiledFunction:
+        """The graph that acts in K environments.
+
+        It goes from ([2] int64 seed, [K, S] state, [K] starts, and the observations' parts) to
+        the environments' actions, [K, ...], and the next state.
 
         Call it in the main thread before others use the agent: tracing is not for threads.
         """
-        key = (batch_size, greedy)
+        key = (count, greedy)
         if key not in self._act:
 
-            def act(observations: Tensor, seed: Tensor) -> Sequence[Tensor]:
-                distribution = self.distribution(observations, 0.0)
-                noise = self.actions.noise([batch_size], seed)
+            def act(
+                seed: Tensor, state: Tensor, starts: Tensor, *observations: Tensor
+            ) -> Sequence[Tensor]:
+                distribution, state = self.distribution(observations, state, starts, 0.0)
+                noise = self.actions.noise([count], seed)
                 actions = distribution.mode() if greedy else distribution.sample(noise)
-                return [self.actions.to_environment(actions)]
+                return [self.actions.to_environment(actions), state]
 
-            dtype = observation_dtype(self.observation_space)
             self._act[key] = CompiledFunction(
                 act,
                 [
-                    tf.TensorSpec([batch_size, *self._event_shape], dtype),
                     tf.TensorSpec([2], tf.int64),
+                    tf.TensorSpec([count, self.state_size], tf.float32),
+                    tf.TensorSpec([count], tf.float32),
+                    *self.observation_specs(count),
                 ],
             )
         return self._act[key]
@@ -284,6 +380,17 @@ class Agent(ABC):
         }
         (directory / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
 
-    @property
-    def _event_shape(self) -> tuple[int, ...]:
-        return tuple(self.observation_space.shape or ())
+
+def _copied(name: str, net: keras.Model) -> keras.Model:
+    try:
+        return keras.models.clone_model(net)
+    except Exception as error:  # Keras raises all kinds
+        reason = " ".join(str(error).split())
+        raise ValueError(f"the net {name!r} cannot be copied for the workers: {reason}") from error
+
+
+def _check_mask(mask: gym.Space, actions: Actions, action_space: gym.Space) -> None:
+    needed = actions.mask_size
+    if not needed or mask.shape != (needed,):
+        what = f"shape {(needed,)}" if needed else "no mask: only Discrete and MultiDiscrete do"
+        raise ValueError(f"the action_mask is {mask}, but {action_space} takes {what}")

@@ -11,14 +11,23 @@ from a3c_tf.agents.a3c import A3CAgent
 from a3c_tf.agents.base import DESCRIPTION, FORMAT, Agent
 from a3c_tf.agents.n_step_q import NStepQAgent
 from a3c_tf.envs.spaces import space_from_json
-from a3c_tf.layers import FreeOutputs
+from a3c_tf.layers import EpisodicLSTM, FreeOutputs
+from a3c_tf.normalization import RunningNormalization
 from a3c_tf.quiet import keras
 from a3c_tf.schedules import Schedule
 
-BUILT_IN = (A3CAgent, NStepQAgent, FreeOutputs)  # imported, and by that known
+BUILT_IN = (
+    A3CAgent,
+    NStepQAgent,
+    EpisodicLSTM,
+    FreeOutputs,
+    RunningNormalization,
+)  # imported, and by that known
 
 
-def load_agent(directory: str | Path, seed: int = 0) -> Any:
+def load_agent(
+    directory: str | Path, seed: int = 0, custom_objects: dict[str, Any] | None = None
+) -> Any:
     """Loads an agent that `Agent.save` wrote; it acts at once.
 
     Nothing in the files is executed: the nets are loaded in Keras's safe mode.
@@ -27,6 +36,8 @@ def load_agent(directory: str | Path, seed: int = 0) -> Any:
         directory: a run's `best`, `successful`, `<steps>_finish`, `<steps>_except`, or any of
             its checkpoints.
         seed: of the actions that the agent draws.
+        custom_objects: the classes of the user's own layers and models by their names, where they
+            are not registered with Keras.
 
     Raises:
         FileNotFoundError: the directory holds no agent.
@@ -49,7 +60,10 @@ def load_agent(directory: str | Path, seed: int = 0) -> Any:
             raise ValueError(f"optimizer {description['optimizer']!r}")
         nets = {
             name: keras.saving.load_model(
-                directory / f"{Path(name).name}.keras", compile=False, safe_mode=True
+                directory / f"{Path(name).name}.keras",
+                custom_objects=custom_objects,
+                compile=False,
+                safe_mode=True,
             )
             for name in description["nets"]
         }

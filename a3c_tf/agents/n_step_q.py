@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import gymnasium as gym
 
+from a3c_tf.actions import only_allowed
 from a3c_tf.agents.base import Agent, Hyperparameters, Rollout
 from a3c_tf.distributions import Categorical
 from a3c_tf.graphs import CompiledFunction, Tensor, tf_variables
@@ -83,12 +85,23 @@ class NStepQAgent(Agent):
 
         self._update_target = CompiledFunction(copy, [])
 
-    def distribution(self, observations: Tensor, exploration: Tensor | float) -> Categorical:
-        """The epsilon-greedy policy, which gives every action at least epsilon / n."""
-        values = self.model(observations)
-        count = values.shape[-1]
-        greedy = tf.one_hot(tf.argmax(values, axis=-1), count)
-        return Categorical(tf.math.log((1.0 - exploration) * greedy + exploration / count))
+    def distribution(
+        self, observations: Sequence[Tensor], state: Tensor, starts: Tensor, exploration: Any
+    ) -> tuple[Categorical, Tensor]:
+        """The epsilon-greedy policy: every allowed action gets at least epsilon / their number."""
+        values = self._values(self.model, observations)
+        mask = self.observations.mask(observations)
+        allowed = tf.ones_like(values) if mask is None else tf.cast(mask, tf.float32)
+        count = tf.reduce_sum(allowed, axis=-1, keepdims=True)
+        any_of_them = tf.math.divide_no_nan(allowed, count)
+        greedy = tf.one_hot(tf.argmax(values, axis=-1), values.shape[-1])
+        mixed = (1.0 - exploration) * greedy + exploration * any_of_them
+        return Categorical(tf.math.log(mixed)), state
+
+    def _values(self, net: keras.Model, observations: Sequence[Tensor]) -> Tensor:
+        """Q(s, a) of the allowed actions, [B, actions]; hardly anything for the others."""
+        values = net(self.observations.inputs(observations))
+        return only_allowed(values, self.observations.mask(observations))
 
     def exploration(self, global_step: int, worker: int) -> float:
         """The worker's epsilon: from 1 in a straight line to its own final value."""
@@ -111,8 +124,9 @@ class NStepQAgent(Agent):
         like the returns of A3C: without lambda they do not depend on the values in between.
         """
         steps, envs = rollout.rewards.shape
-        inputs = tf.reshape(rollout.observations, [(steps + 1) * envs, *self._event_shape])
-        bootstrap = tf.reshape(tf.reduce_max(self.target(inputs), -1), [steps + 1, envs])
+        rows = rollout.all_rows
+        best = tf.reduce_max(self._values(self.target, rows), -1)
+        bootstrap = tf.reshape(best, [steps + 1, envs])
         _, returns = advantages_and_returns(
             self.learned_rewards(rollout.rewards),
             bootstrap,
@@ -121,7 +135,8 @@ class NStepQAgent(Agent):
             self.hyperparameters.gamma,
             1.0,
         )
-        values = tf.reshape(self.model(inputs[: steps * envs]), [steps, envs, -1])
+        rows = [part[: steps * envs] for part in rows]
+        values = tf.reshape(self._values(self.model, rows), [steps, envs, -1])
         taken = tf.gather(values, rollout.actions, batch_dims=2)
         weights = rollout.valid / tf.maximum(tf.reduce_sum(rollout.valid), 1.0)
         total = tf.reduce_sum(weights * tf.square(returns - taken))

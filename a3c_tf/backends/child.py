@@ -195,10 +195,9 @@ def child_main(directory: str, memory_name: str, sizes: tuple[int, int], pipe: P
     try:
         configure_tensorflow()
         plan: WorkerPlan
-        # The agent's class comes along so that it is imported.
-        _, plan = cloudpickle.loads(Path(directory, PLAN).read_bytes())
+        _, custom, plan = cloudpickle.loads(Path(directory, PLAN).read_bytes())
         _take_a_core(plan.index, plan.workers)
-        agent = load_agent(directory)
+        agent = load_agent(directory, custom_objects=custom)
         connection = RemoteConnection(pipe, mailbox, agent.weights)
         connection.worker = plan.build(agent, connection)
         stop, beats = mailbox.stop, mailbox.beats

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from a3c_tf.agents.base import Agent
+from a3c_tf.agents.base import REWARD_SCALE, Agent
 from a3c_tf.envs.factory import MakeEnv, make_vector_env
 from a3c_tf.envs.runner import EnvRunner
 from a3c_tf.errors import at_the_end
@@ -79,7 +79,15 @@ class WorkerPlan:
                     max_episode_len=self.max_episode_len,
                     replayable=self.replayable,
                 )
-                runner = EnvRunner(envs, self.t_max, self.env_seed, interrupted)
+                agent = worker.agent
+                runner = EnvRunner(
+                    envs,
+                    self.t_max,
+                    self.env_seed,
+                    interrupted,
+                    agent.observations,
+                    agent.hyperparameters.gamma if REWARD_SCALE in agent.nets else None,
+                )
                 closing.enter_context(at_the_end(runner.close))
                 if self.state is not None:
                     self._restore(worker, runner, self.state)

@@ -103,10 +103,12 @@ class ProcessWorker:
         self.statistics: tuple[str, ...] = (*agent.statistics, GRADIENT_NORM)
         self._plan = plan
         self._flat = flat
-        self._files = {**saved, PLAN: cloudpickle.dumps((type(agent), plan))}
+        # Classes come along so that their modules are imported, which registers them.
+        custom = {kind.__name__: kind for kind in agent.custom_classes()}
+        self._files = {**saved, PLAN: cloudpickle.dumps((type(agent), custom, plan))}
         self._sizes = (
             sum(weight.shape.num_elements() for weight in agent.weights),
-            sum(int(np.prod(v.shape)) for v in agent.trainable_variables),
+            sum(int(np.prod(v.shape)) for v in agent.trainable_variables) + agent.moments_size,
         )
         self._report = Report()
         self._episodes: list[Episode] = []

@@ -11,10 +11,12 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector.utils import concatenate, create_empty_array
 
 from a3c_tf.envs.atari import is_atari, make_atari, make_atari_vector
 from a3c_tf.envs.replay import Replayable
 from a3c_tf.errors import at_the_end, near
+from a3c_tf.observations import Observations
 
 # make_env(worker_index, test) -> one environment
 MakeEnv = Callable[[int, bool], gym.Env]
@@ -164,10 +166,13 @@ class _OneByOne(SyncVectorEnv):
         """The environments, where they were asked for as such."""
         return [env for env in self.envs if isinstance(env, Replayable)]
 
-    def move_to(self, positions: list[dict[str, Any]], resetting: Any) -> list[Any]:
+    def move_to(self, positions: list[dict[str, Any]], resetting: Any) -> Any:
         """Brings each `Replayable` to its position; returns the observations there."""
         self._autoreset_envs[:] = resetting
-        return [env.move_to(p) for env, p in zip(self.replayable, positions, strict=True)]
+        there = [env.move_to(p) for env, p in zip(self.replayable, positions, strict=True)]
+        space = self.single_observation_space
+        together: Any = create_empty_array(space, self.num_envs)
+        return concatenate(space, there, together)
 
     def close_extras(self, **arguments: Any) -> None:
         """Closes all of them, also if one cannot be closed."""
@@ -277,12 +282,13 @@ def _check_info(name: str, method: str, info: Any) -> None:
 
 
 def _check_observation(name: str, space: gym.Space, observation: Any) -> None:
-    shape, expected = np.shape(observation), space.shape
-    if expected is not None and shape != expected:
+    parts = Observations(space)
+    try:
+        parts.single(observation)
+    except (ValueError, TypeError, KeyError, IndexError) as error:
         raise ValueError(
-            f"{name} returned an observation of shape {shape}, but its observation space "
-            f"says {expected}"
-        )
+            f"{name} returned an observation that is not in its observation space: {error}"
+        ) from error
 
 
 def _shape_of(result: Any) -> str:

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from a3c_tf.envs.spaces import observation_dtype
 from a3c_tf.errors import NotFiniteError
+from a3c_tf.observations import Arrays, Observations
 
 # Rows of what `EnvRunner.finish_rollout` returns.
-REWARD, TERMINATED, TRUNCATED, VALID = range(4)
+REWARD, TERMINATED, TRUNCATED, VALID, DISCOUNTED = range(5)
 
 
 @dataclass
@@ -45,8 +45,11 @@ class EnvRunner:
         t_max: T, steps of a rollout.
         seed: of the first reset.
         should_stop: asked before every step whether the run is over.
+        observations: how the nets see them; by default, by the environments' own space.
+        discount: of the discounted returns so far that are reported; None: they are not.
 
     Attributes:
+        starts: 1 where the current observation is the first of an episode, [K] float32.
         error: the first exception that an environment raised, or None.
         interrupted: whether the current rollout has been cut short.
         steps: valid steps of the current rollout, once it is finished.
@@ -61,6 +64,8 @@ class EnvRunner:
         t_max: int,
         seed: int | None = None,
         should_stop: Callable[[], bool] = lambda: False,
+        observations: Observations | None = None,
+        discount: float | None = None,
     ) -> None:
         self.envs = envs
         self.error: BaseException | None = None
@@ -73,10 +78,13 @@ class EnvRunner:
         self._should_stop = should_stop
         self._lock = threading.Lock()  # the monitor takes the episodes while the worker adds
         self._finished: list[Episode] = []
-        space = envs.single_observation_space
-        self._dtype = observation_dtype(space)
-        self._checked = np.issubdtype(self._dtype, np.floating)
-        self._observation = np.zeros((envs.num_envs, *(space.shape or ())), self._dtype)
+        self.starts = np.ones(envs.num_envs, np.float32)
+        self._space = observations or Observations(envs.single_observation_space)
+        self._observations: Arrays = [
+            np.zeros(shape, dtype) for shape, dtype in self._space.layout(envs.num_envs)
+        ]
+        self._discount = discount
+        self._discounted = np.zeros(envs.num_envs, np.float64)
         self._rewards = np.zeros((t_max, envs.num_envs), np.float64)
         self._terminated = np.zeros((t_max, envs.num_envs), np.bool_)
         self._truncated = np.zeros((t_max, envs.num_envs), np.bool_)
@@ -88,8 +96,8 @@ class EnvRunner:
         self._started = False
         self._rollout_start = 0.0
 
-    def begin_rollout(self) -> npt.NDArray[Any]:
-        """The observation that the next rollout starts from, [K, ...]; resets at first."""
+    def begin_rollout(self) -> Arrays:
+        """The observations that the next rollout starts from, [K, ...]; resets at first."""
         self._t = 0
         self.env_seconds = 0.0
         self.rollout_seconds = 0.0
@@ -97,22 +105,24 @@ class EnvRunner:
         self._rollout_start = perf_counter()
         if not self._started:
             self._guarded(self._reset)
-        return self._observation
+        return self._observations
 
-    def step(self, actions: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def step(self, actions: npt.NDArray[Any]) -> Arrays:
         """Takes one action in each environment; returns the next observations, [K, ...]."""
         if self.error is not None or self._should_stop():
             self.interrupted = True
-            return self._observation
+            return self._observations
         start = perf_counter()
         self._guarded(self._step, actions)
         now = perf_counter()
         self.env_seconds += now - start
         self.rollout_seconds = now - self._rollout_start
-        return self._observation
+        return self._observations
 
     def finish_rollout(self) -> npt.NDArray[np.float32]:
-        """Counts the rollout; returns reward, terminated, truncated and valid, [4, T, K].
+        """Counts the rollout; returns its signals, [5, T, K].
+
+        They are reward, terminated, truncated, valid, and the discounted return so far.
 
         Where a vector environment says terminated and truncated at once, the episode came to
         its own end. A lost life (`info["life_lost"]`) is an end for what is learned, but the
@@ -123,13 +133,15 @@ class EnvRunner:
         valid = np.empty_like(ended)
         valid[0] = ~self._resetting
         valid[1:] = ~ended[:-1]
-        signals = np.zeros((4, *ended.shape), np.float32)
+        signals = np.zeros((5, *ended.shape), np.float32)
         rewards = np.where(valid, self._rewards, 0.0)
         self._guarded(self._check_rewards, rewards)
         signals[REWARD] = rewards
         signals[TERMINATED] = self._terminated | self._life_lost
         signals[TRUNCATED] = self._truncated & ~self._terminated
         signals[VALID] = valid
+        if self._discount is not None:
+            signals[DISCOUNTED] = self._discounted_returns(rewards, ended)
         self._count(rewards[: self._t], ended[: self._t], valid[: self._t])
         if self._t:
             self._resetting = ended[self._t - 1]
@@ -150,7 +162,9 @@ class EnvRunner:
             "resetting": self._resetting.tolist(),
             "returns": self._returns.tolist(),
             "lengths": self._lengths.tolist(),
-            "observation": _checksum(self._observation),
+            "discounted": self._discounted.tolist(),
+            "starts": self.starts.tolist(),
+            "observation": _checksum(self._observations),
         }
 
     def restore(self, state: dict[str, Any]) -> bool:
@@ -160,9 +174,11 @@ class EnvRunner:
         self._resetting[:] = state["resetting"]
         self._returns[:] = state["returns"]
         self._lengths[:] = state["lengths"]
-        self._keep(np.stack(self.envs.move_to(state["positions"], self._resetting)))
+        self._discounted[:] = state["discounted"]
+        self._keep(self.envs.move_to(state["positions"], self._resetting))
+        self.starts = np.array(state["starts"], np.float32)
         self._started = True
-        return _checksum(self._observation) == state["observation"]
+        return _checksum(self._observations) == state["observation"]
 
     def close(self) -> None:
         """Closes the environments."""
@@ -179,10 +195,14 @@ class EnvRunner:
         observation, _ = self.envs.reset(seed=self._seed)
         self._started = True
         self._keep(observation)
+        self.starts = np.ones_like(self.starts)
 
     def _step(self, actions: npt.NDArray[Any]) -> None:
         observation, rewards, terminated, truncated, infos = self.envs.step(actions)
         self._keep(observation)
+        before = self._t - 1
+        reset = (self._terminated | self._truncated)[before] if self._t else self._resetting
+        self.starts = reset.astype(np.float32)
         self._rewards[self._t] = rewards
         self._terminated[self._t] = terminated
         self._truncated[self._t] = truncated
@@ -190,16 +210,25 @@ class EnvRunner:
         self._t += 1
 
     def _keep(self, observation: Any) -> None:
-        # A copy: some environments go on writing into the array that they returned.
-        kept = np.array(observation, dtype=self._dtype)
-        if kept.shape != self._observation.shape:
-            raise ValueError(
-                f"the environments returned observations of shape {kept.shape}, but their "
-                f"observation space says {self._observation.shape}"
-            )
-        if self._checked and not np.isfinite(kept).all():
-            raise NotFiniteError(_not_finite("observation", kept))
-        self._observation = kept
+        kept = self._space.arrays(observation, len(self.starts))
+        self._check_observations(kept)
+        self._observations = kept
+
+    def _check_observations(self, observations: Arrays) -> None:
+        for array in observations:
+            if array.dtype == np.float32 and not np.isfinite(array).all():
+                raise NotFiniteError(_not_finite("observation", array))
+
+    def _discounted_returns(
+        self, rewards: npt.NDArray[np.float64], ended: npt.NDArray[np.bool_]
+    ) -> npt.NDArray[np.float64]:
+        """G_t = r_t + discount * G_{t-1}, from 0 in every episode."""
+        returns = np.empty_like(rewards)
+        for t, (reward, end) in enumerate(zip(rewards, ended, strict=True)):
+            self._discounted = reward + (self._discount or 0.0) * self._discounted
+            returns[t] = self._discounted
+            self._discounted = np.where(end, 0.0, self._discounted)
+        return returns
 
     def _check_rewards(self, rewards: npt.NDArray[np.float64]) -> None:
         if not np.isfinite(rewards[: self._t]).all():
@@ -229,8 +258,8 @@ class EnvRunner:
             self._finished += finished
 
 
-def _checksum(array: npt.NDArray[Any]) -> str:
-    return hashlib.sha256(array.tobytes()).hexdigest()
+def _checksum(arrays: Arrays) -> str:
+    return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
 
 
 def _not_finite(what: str, values: npt.NDArray[Any]) -> str:

@@ -1,4 +1,4 @@
-"""Gymnasium spaces: how observations reach the nets, and JSON for saved agents."""
+"""Gymnasium spaces as JSON, for saved agents."""
 
 from __future__ import annotations
 
@@ -6,15 +6,6 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-
-
-def observation_dtype(space: gym.Space) -> np.dtype[Any]:
-    """The dtype in which observations of a space reach the nets.
-
-    Images (uint8) stay bytes up to the net, which scales them once; everything else is cast to
-    float32, once.
-    """
-    return np.dtype(np.uint8 if space.dtype == np.uint8 else np.float32)
 
 
 def space_to_json(space: gym.Space) -> dict[str, Any]:
@@ -43,6 +34,11 @@ def space_to_json(space: gym.Space) -> dict[str, Any]:
             "shape": list(space.shape),
             "dtype": str(space.dtype),
         }
+    if isinstance(space, gym.spaces.Dict):
+        parts = {name: space_to_json(part) for name, part in space.spaces.items()}
+        return {"type": "Dict", "spaces": parts}
+    if isinstance(space, gym.spaces.Tuple):
+        return {"type": "Tuple", "spaces": [space_to_json(part) for part in space.spaces]}
     raise ValueError(f"space {space} cannot be saved")
 
 
@@ -70,6 +66,11 @@ def space_from_json(description: dict[str, Any]) -> gym.Space:
             np.broadcast_to(np.array(description[bound], dtype), shape) for bound in ("low", "high")
         )
         return gym.spaces.Box(low, high, dtype=dtype)
+    if kind == "Dict":
+        parts = description["spaces"].items()
+        return gym.spaces.Dict([(name, space_from_json(part)) for name, part in parts])
+    if kind == "Tuple":
+        return gym.spaces.Tuple([space_from_json(part) for part in description["spaces"]])
     raise ValueError(f"unknown kind of space {kind!r}")
 
 

@@ -1,0 +1,126 @@
+"""Observations and rewards in units of their own spread, whose statistics all workers share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from a3c_tf.graphs import Tensor
+from a3c_tf.layers import all_layers
+from a3c_tf.quiet import keras, tf
+
+LIMIT = 10.0  # of what comes out: nothing is further from the mean than so many spreads
+
+
+@keras.saving.register_keras_serializable("a3c_tf")
+class RunningNormalization(keras.layers.Layer):
+    """Numbers in units of their standard deviation, from their mean, by all that was seen so far.
+
+        y = clip((scale * x - mean) / sqrt(variance + floor^2), -10, 10), element by element
+
+    The statistics are weights that no gradient changes, so they are shared, saved and loaded with
+    all others. Calling the layer does not change them: workers send the `moments` of what they
+    saw, along with their gradients, and the globals take them in (`merge`), each exactly once.
+
+    Args:
+        part: which part of the observations it normalises (see `Observations.parts`).
+        scale: what it multiplies with first: 1 / 255 for images.
+        floor: least standard deviation, after `scale`.
+        center: whether the mean is subtracted.
+        settings: of `keras.layers.Layer`.
+    """
+
+    def __init__(
+        self,
+        part: int = 0,
+        scale: float = 1.0,
+        floor: float = 1e-4,
+        center: bool = True,
+        **settings: Any,
+    ) -> None:
+        super().__init__(**settings)
+        self.part = part
+        self.scale = scale
+        self.floor = floor
+        self.center = center
+
+    def build(self, input_shape: Sequence[int | None]) -> None:
+        """Makes the statistics of nothing seen yet: mean 0, variance 1."""
+        shape = tuple(input_shape[1:])
+        self.count = self.add_weight(shape=(), initializer="zeros", trainable=False, name="count")
+        self.mean = self.add_weight(shape=shape, initializer="zeros", trainable=False, name="mean")
+        self.variance = self.add_weight(
+            shape=shape, initializer="ones", trainable=False, name="variance"
+        )
+
+    def call(self, inputs: Any) -> Any:
+        """[B, ...] of any dtype to [B, ...] float32."""
+        values = keras.ops.cast(inputs, "float32") * self.scale
+        if self.center:
+            values = values - self.mean
+        spread = keras.ops.sqrt(self.variance + self.floor**2)
+        return keras.ops.clip(values / spread, -LIMIT, LIMIT)
+
+    def compute_output_spec(self, inputs: Any) -> Any:
+        """The shape stays, the dtype may not."""
+        return keras.KerasTensor(inputs.shape, "float32")
+
+    @property
+    def moments_size(self) -> int:
+        """How many numbers `moments` returns."""
+        return 1 + 2 * int(self.mean.value.shape.num_elements())
+
+    def moments(self, values: Tensor, valid: Tensor) -> Tensor:
+        """Count, means and sums of squared deviations of a batch, as one vector.
+
+        Args:
+            values: [B, ...] of any dtype, not scaled.
+            valid: [B] float32, 1 for each row that counts and 0 for the others.
+        """
+        values = tf.reshape(tf.cast(values, tf.float32) * self.scale, [values.shape[0], -1])
+        count = tf.reduce_sum(valid)
+        weights = valid[:, tf.newaxis]
+        mean = tf.reduce_sum(weights * values, 0) / tf.maximum(count, 1.0)
+        squares = tf.reduce_sum(weights * tf.square(values - mean), 0)
+        return tf.concat([count[tf.newaxis], mean, squares], 0)
+
+    def merge(self, moments: Tensor) -> None:
+        """Takes a batch's moments into the statistics. Part of a graph.
+
+        Chan, Golub and LeVeque 1979, equations 2.1: exact, whatever the order of the batches.
+        """
+        size = (self.moments_size - 1) // 2
+        seen, mean, squares = tf.split(moments, [1, size, size])
+        shape = self.mean.value.shape
+        mean, squares, seen = tf.reshape(mean, shape), tf.reshape(squares, shape), seen[0]
+        count, ours = self.count.value, self.mean.value
+        total = tf.maximum(count + seen, 1.0)
+        delta = mean - ours
+        squares += self.variance.value * count + tf.square(delta) * count * seen / total
+        # A batch of nothing leaves everything as it was, also the variance of 1 at the start.
+        variance = tf.where(count + seen > 0.0, squares / total, self.variance.value)
+        self.variance.value.assign(variance)
+        self.mean.value.assign_add(delta * seen / total)
+        self.count.value.assign_add(seen)
+
+    def get_config(self) -> dict[str, Any]:
+        """What it takes to make it again."""
+        own = {name: getattr(self, name) for name in ("part", "scale", "floor", "center")}
+        return {**super().get_config(), **own}
+
+
+def build_reward_scale() -> keras.Model:
+    """A net from [B] rewards to rewards in units of the spread of the discounted return.
+
+    Its statistics are those of the discounted returns so far, G_t = r_t + gamma G_{t-1}, of each
+    environment, as in Engstrom et al. 2020 (arXiv:2005.12729, section 3). Rewards are not
+    centred: that would change what is best.
+    """
+    rewards = keras.Input((), name="rewards")
+    scaled = RunningNormalization(center=False, name="scale")(rewards)
+    return keras.Model(rewards, scaled, name="reward_scale")
+
+
+def normalizations(net: keras.Model) -> list[RunningNormalization]:
+    """All such layers in a net, in a fixed order."""
+    return [layer for layer in all_layers(net) if isinstance(layer, RunningNormalization)]
