@@ -55,11 +55,12 @@ class RunningNormalization(keras.layers.Layer):
 
     def call(self, inputs: Any) -> Any:
         """[B, ...] of any dtype to [B, ...] float32."""
-        values = keras.ops.cast(inputs, "float32") * self.scale
-        if self.center:
-            values = values - self.mean
         spread = keras.ops.sqrt(self.variance + self.floor**2)
-        return keras.ops.clip(values / spread, -LIMIT, LIMIT)
+        # As few passes over a batch of images as possible: factor and offset have no batch.
+        values = keras.ops.cast(inputs, "float32") * (self.scale / spread)
+        if self.center:
+            values = values - self.mean / spread
+        return keras.ops.clip(values, -LIMIT, LIMIT)
 
     def compute_output_spec(self, inputs: Any) -> Any:
         """The shape stays, the dtype may not."""
