@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv, VectorWrapper
-from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
+from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation, TimeLimit
 
 FRAME_SKIP = 4
 FRAMES = 4  # in one observation
 SIZE = 84  # pixels
 MAX_NOOPS = 30
-MAX_FRAMES = 27_000 * FRAME_SKIP  # of one game: half an hour at 60 a second
+MAX_STEPS = 27_000  # of one game: half an hour at 60 frames a second
 STICKINESS = 0.25  # probability that a sticky action repeats the last one (arXiv:1709.06009)
 
 ENTRY_POINT = "ale_py.env:AtariEnv"
@@ -28,12 +28,16 @@ ENTRY_POINT = "ale_py.env:AtariEnv"
 
 def is_atari(spec: EnvSpec) -> bool:
     """Whether an environment is an Atari game seen as pixels, whatever its id's version."""
-    pixels = spec.kwargs.get("obs_type", "rgb") == "rgb"
+    pixels = spec.kwargs.get("obs_type", "rgb") == "rgb" and not spec.kwargs.get("sound_obs")
     return spec.entry_point == ENTRY_POINT and pixels and not spec.kwargs.get("continuous")
 
 
 def make_atari(spec: EnvSpec, sticky_actions: bool, noops: int = MAX_NOOPS) -> gym.Env:
     """One game, preprocessed by Gymnasium. What the id says of frame skips is not used.
+
+    Frame by frame it is what `make_atari_vector` gives, but for chance (sticky actions; the no-ops
+    before an episode, here 1 to `noops`, there one less) and for the last frame before the limit of
+    steps, which is missing there.
 
     Args:
         spec: of any version of the game.
@@ -46,25 +50,29 @@ def make_atari(spec: EnvSpec, sticky_actions: bool, noops: int = MAX_NOOPS) -> g
         disable_env_checker=True,
         frameskip=1,  # else frames would be skipped twice
         repeat_action_probability=STICKINESS * sticky_actions,
-        max_num_frames_per_episode=MAX_FRAMES,
+        max_num_frames_per_episode=None,  # it would count the no-ops too
     )
-    game = _FireReset(game)
-    return FrameStackObservation(
-        _LostLives(AtariPreprocessing(game, noops, FRAME_SKIP, SIZE)), FRAMES, padding_type="zero"
-    )
+    game = AtariPreprocessing(_FireReset(game), noops, FRAME_SKIP, SIZE)
+    game = _LostLives(TimeLimit(game, MAX_STEPS))
+    return FrameStackObservation(game, FRAMES, padding_type="zero")
 
 
 def make_atari_vector(
     spec: EnvSpec, count: int, sticky_actions: bool, noops: int = MAX_NOOPS
-) -> VectorEnv:
-    """`count` games, played and preprocessed by ale-py's own threads; see `make_atari`."""
+) -> VectorEnv | None:
+    """`count` games, played and preprocessed by ale-py's own threads; see `make_atari`.
+
+    None for a variant of a game (a mode or difficulty), which ale-py does not offer in this form.
+    """
     from ale_py.vector_env import AtariVectorEnv
 
+    if any(spec.kwargs.get(name) is not None for name in ("mode", "difficulty")):
+        return None
     games = AtariVectorEnv(
         spec.kwargs["game"],
         count,
         num_threads=1,  # workers share the cores among themselves
-        max_num_frames_per_episode=MAX_FRAMES,
+        max_num_frames_per_episode=MAX_STEPS * FRAME_SKIP,
         repeat_action_probability=STICKINESS * sticky_actions,
         full_action_space=spec.kwargs.get("full_action_space", False),
         img_height=SIZE,

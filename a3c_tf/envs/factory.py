@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -14,9 +15,10 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from a3c_tf.envs.atari import is_atari, make_atari, make_atari_vector
+from a3c_tf.envs.masks import MaskFromInfo, sample_action
 from a3c_tf.envs.replay import Replayable
 from a3c_tf.errors import at_the_end, near
-from a3c_tf.observations import Observations
+from a3c_tf.observations import MASK, Observations
 
 # make_env(worker_index, test) -> one environment
 MakeEnv = Callable[[int, bool], gym.Env]
@@ -85,6 +87,7 @@ def make_vector_env(
     max_episode_len: int | None = None,
     first: gym.Env | VectorEnv | None = None,
     replayable: bool = False,
+    masked: bool = False,
 ) -> VectorEnv:
     """`count` environments as one vector environment that resets on the step after an end.
 
@@ -97,12 +100,14 @@ def make_vector_env(
         max_episode_len: steps after which an episode is truncated; None for no such limit.
         first: what `make_env` has returned already; it is used, or closed.
         replayable: whether each one is to be a `Replayable`.
+        masked: whether each one is to be a `MaskFromInfo`.
 
     Raises:
         ValueError: a vector environment with another number of environments, or one that
-            resets in another way, or one whose episodes were to be truncated.
+            resets in another way, or one that was to be changed in its inside.
     """
-    if isinstance(make_env, RegisteredEnv) and max_episode_len is None and not replayable:
+    inside = max_episode_len is not None or replayable or masked
+    if isinstance(make_env, RegisteredEnv) and not inside:
         native = make_env.vector(count)
         if native is not None:
             if first is not None:
@@ -113,7 +118,7 @@ def make_vector_env(
     if not isinstance(first, VectorEnv):
 
         def wrap(env: gym.Env) -> gym.Env:
-            plain = _Episodes(env, max_episode_len)
+            plain = _Episodes(MaskFromInfo(env) if masked else env, max_episode_len)
             return Replayable(plain) if replayable else plain
 
         return _one_by_one([first], lambda: make_env(worker_index, test), count, wrap)
@@ -134,6 +139,9 @@ def make_vector_env(
             f"max_episode_len is {max_episode_len}, but make_env returned a vector environment, "
             "whose episodes cannot be cut from outside; let it return one environment"
         )
+    if masked:
+        first.close()
+        raise ValueError(_masks_inside(first))
     return first
 
 
@@ -212,7 +220,8 @@ def check_env(env: gym.Env | VectorEnv) -> tuple[gym.Space, gym.Space]:
     environment is as good as new after its next reset; it is closed if it is faulty.
 
     Returns:
-        The observation space and the action space of one environment.
+        The observation space and the action space of one environment. If there are masks of
+        actions in its infos only, the observation space is that of a `MaskFromInfo` around it.
 
     Raises:
         ValueError: it is no Gymnasium environment, or does not keep to its own spaces.
@@ -220,6 +229,8 @@ def check_env(env: gym.Env | VectorEnv) -> tuple[gym.Space, gym.Space]:
     name = name_of(env)
     try:
         if isinstance(env, VectorEnv):
+            if _masked_in_info(env.single_observation_space, env.reset(seed=0)[1]):
+                raise ValueError(_masks_inside(env))
             return env.single_observation_space, env.single_action_space
         if not isinstance(env, gym.Env):
             raise ValueError(f"{name} is a {type(env).__name__}, not a gymnasium.Env")
@@ -228,19 +239,25 @@ def check_env(env: gym.Env | VectorEnv) -> tuple[gym.Space, gym.Space]:
             raise ValueError(
                 f"{name}.reset returned {_shape_of(result)}; Gymnasium expects (observation, info)"
             )
-        _check_info(name, "reset", result[1])
-        _check_observation(name, env.observation_space, result[0])
+        observation, info = result
+        _check_info(name, "reset", info)
+        _check_observation(name, env.observation_space, observation)
+        masker = MaskFromInfo(env) if _masked_in_info(env.observation_space, info) else None
+        if masker:
+            observation = masker.with_mask(observation, info)
         env.action_space.seed(0)
-        step = _step(name, env)
+        step = _step(name, env, _some_action(name, env.action_space, observation))
         _check_observation(name, env.observation_space, step[0])
         _check_info(name, "step", step[4])
+        if masker:
+            masker.with_mask(step[0], step[4])
         try:
             float(np.asarray(step[1]).item())
         except (TypeError, ValueError) as error:
             raise ValueError(
                 f"{name}.step returned the reward {step[1]!r}, not a number"
             ) from error
-        return env.observation_space, env.action_space
+        return (masker or env).observation_space, env.action_space
     except BaseException:
         with suppress(Exception):
             env.close()
@@ -259,10 +276,31 @@ def spaces_of(make_env: MakeEnv) -> tuple[gym.Space, gym.Space]:
     return spaces
 
 
-def _step(name: str, env: gym.Env) -> tuple[Any, ...]:
+def _masked_in_info(observation_space: gym.Space, info: dict[str, Any]) -> bool:
+    return MASK in info and not Observations(observation_space).masked
+
+
+def _masks_inside(envs: VectorEnv) -> str:
+    return (
+        f"{name_of(envs)} is a vector environment with an {MASK} in its infos, not in its "
+        "observations; let make_env return one environment"
+    )
+
+
+def _some_action(name: str, space: gym.Space, observation: Any) -> Any:
+    """A random action, an allowed one where the observation holds a mask."""
+    if not (isinstance(observation, dict) and MASK in observation):
+        return space.sample()
+    try:
+        return sample_action(space, np.asarray(observation[MASK]))
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+
+
+def _step(name: str, env: gym.Env, action: Any) -> tuple[Any, ...]:
     step: Any
     try:
-        step = env.step(env.action_space.sample())
+        step = env.step(action)
     except ValueError as error:
         # Gymnasium's own wrappers unpack the five values before anything else can look.
         if "not enough values to unpack" not in str(error):
@@ -309,4 +347,6 @@ def _find(env_id: str) -> gym.envs.registration.EnvSpec:
 def _unknown_id(env_id: str, error: Exception) -> str:
     # Gymnasium's own text may run over several lines.
     reason = " ".join(str(error).split())
-    return f"environment {env_id!r}: {reason}{near(env_id, gym.registry)}"
+    atari = ":" not in env_id and sys.modules.get("ale_py") is None
+    advice = "; Atari games need: pip install 'a3c_tf[atari]'" if atari else ""
+    return f"environment {env_id!r}: {reason}{near(env_id, gym.registry)}{advice}"
