@@ -63,7 +63,9 @@ class EpisodicLSTM(keras.layers.Layer):
         self.initializer = initializer
         self.seed = seed
         kernel = {"class_name": initializer, "config": {"seed": seed}}
-        recurrent = {"class_name": "orthogonal", "config": {"seed": seed}}
+        # With one seed the two would be the same matrix wherever features are as wide as the state.
+        other = None if seed is None else seed + 1
+        recurrent = {"class_name": "orthogonal", "config": {"seed": other}}
         self.cell = keras.layers.LSTMCell(
             units, kernel_initializer=kernel, recurrent_initializer=recurrent
         )

@@ -247,3 +247,42 @@ class MatchEnv(gym.Env[Observation, Any]):
 
     def _observe(self) -> Observation:
         return np.eye(len(self._targets), dtype=np.float32)[self._wanted]
+
+
+class RememberEnv(gym.Env[Observation, np.int64]):
+    """Shows one of two cues at first, then nothing, and then asks which one it was.
+
+    The right answer is worth 1. Who does not remember gets 0.5 on average.
+
+    Args:
+        pause: how many observations show nothing.
+    """
+
+    def __init__(self, pause: int = 2) -> None:
+        self.observation_space = gym.spaces.Box(0.0, 1.0, (3,))  # cue 0, cue 1, the question
+        self.action_space = gym.spaces.Discrete(2)
+        self._pause = pause
+        self._cue = 0
+        self._step = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Shows a cue."""
+        super().reset(seed=seed)
+        self._cue = int(self.np_random.integers(2))
+        self._step = 0
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        """Pays for the answer to the question, which ends the episode."""
+        asked = self._step > self._pause
+        self._step += 1
+        return self._observe(), float(asked and action == self._cue), asked, False, {}
+
+    def _observe(self) -> Observation:
+        observation = np.zeros(3, np.float32)
+        if self._step == 0:
+            observation[self._cue] = 1.0
+        observation[2] = self._step == self._pause + 1
+        return observation

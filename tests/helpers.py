@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -14,7 +14,11 @@ from a3c_tf.agents.a3c import A3CAgent, A3CHyperparameters
 from a3c_tf.agents.base import Rollout
 from a3c_tf.graphs import Tensor
 from a3c_tf.networks import build_actor_critic
+from a3c_tf.normalization import build_reward_scale
 from a3c_tf.quiet import keras, tf
+
+# Options of `make_agent` with which everything is there that goes on from rollout to rollout.
+STATEFUL: dict[str, Any] = {"nets": {"lstm": True, "normalize": True}, "scale_rewards": True}
 
 
 def vector(*envs: gym.Env) -> SyncVectorEnv:
@@ -31,11 +35,27 @@ def make_agent(
     hidden_sizes: Sequence[int] = (),
     optimizer: keras.optimizers.Optimizer | None = None,
     seed: int = 0,
+    nets: Mapping[str, Any] | None = None,
+    scale_rewards: bool = False,
     **hyperparameters: Any,
 ) -> A3CAgent:
-    """An agent for an environment: linear nets, unless hidden layers are asked for."""
+    """An agent for an environment: linear nets, unless hidden layers are asked for.
+
+    Args:
+        env: whose spaces it is for.
+        hidden_sizes: of the nets.
+        optimizer: see `Agent`.
+        seed: of weights and actions.
+        nets: further arguments of `build_actor_critic`.
+        scale_rewards: in units of the spread of their discounted sum.
+        hyperparameters: of `A3CHyperparameters`.
+    """
     model = build_actor_critic(
-        env.observation_space, env.action_space, hidden_sizes=hidden_sizes, seed=seed
+        env.observation_space,
+        env.action_space,
+        hidden_sizes=hidden_sizes,
+        seed=seed,
+        **(nets or {}),
     )
     return A3CAgent(
         model,
@@ -44,6 +64,7 @@ def make_agent(
         optimizer,
         A3CHyperparameters(**hyperparameters),
         seed,
+        build_reward_scale() if scale_rewards else None,
     )
 
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,7 +31,7 @@ from a3c_tf.telemetry import SCORE_COLUMNS
 from a3c_tf.training import train_agent_async
 from a3c_tf.worker import Worker
 from tests.envs import BrokenEnvError, FailingEnv, KnownEnv, Observation
-from tests.helpers import make_agent
+from tests.helpers import STATEFUL, make_agent
 
 ROOT = Path(__file__).parents[1]
 STEPS, T = 300, 4
@@ -129,13 +129,20 @@ def ticks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "TICK_SECONDS", 0.002)
 
 
-def train(outdir: Path, make_env: MakeEnv = make_drawing, workers: int = 4, **settings: Any) -> Any:
+def train(
+    outdir: Path,
+    make_env: MakeEnv = make_drawing,
+    workers: int = 4,
+    agent_options: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> Any:
     """A short deterministic run, evaluated in nearly every round."""
     agent = make_agent(
         make_env(0, True),
         hidden_sizes=(8,),
         optimizer=keras.optimizers.Adam(),
         learning_rate=Schedule(1e-2, 0.0, STEPS),
+        **(agent_options or {}),
     )
     defaults: dict[str, Any] = {
         "steps": STEPS,
@@ -325,6 +332,14 @@ def test_breaks_make_no_difference(
     steps = (100, 101, 140 + T * k)
     settings = {"workers": workers, "envs_per_worker": k, "max_episode_len": limit}
     assert_breaks_make_no_difference(tmp_path, episodes, steps, **settings)
+
+
+def test_breaks_with_state_and_statistics(
+    tmp_path: Path, episodes: dict[int, list[Episode]]
+) -> None:
+    """Of a recurrent net, and of observations and discounted returns."""
+    settings = {"workers": 2, "envs_per_worker": 2, "agent_options": STATEFUL}
+    assert_breaks_make_no_difference(tmp_path, episodes, (95,), **settings)
 
 
 @pytest.mark.slow

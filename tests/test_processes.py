@@ -20,7 +20,7 @@ from a3c_tf.agents.loading import load_agent
 from a3c_tf.monitor import Progress
 from a3c_tf.training import train_agent_async
 from tests.envs import BrokenEnvError, FailingEnv, KnownEnv
-from tests.helpers import make_agent
+from tests.helpers import STATEFUL, make_agent
 
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -66,13 +66,14 @@ def train(outdir: Path, make_env: Callable[[int, bool], gym.Env], **settings: An
     return train_agent_async(outdir, make_env=make_env, on_tick=tick, **(defaults | settings))
 
 
-def test_same_weights_as_with_threads(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [{}, STATEFUL], ids=["plain", "stateful"])
+def test_same_weights_as_with_threads(tmp_path: Path, options: dict[str, Any]) -> None:
     """One worker and one seed: bit for bit, whatever the worker runs in."""
     trained = [
         train(
             tmp_path / backend,
             lambda index, test: gym.make("CartPole-v1"),
-            agent=make_agent(gym.make("CartPole-v1")),
+            agent=make_agent(gym.make("CartPole-v1"), **options),
             backend=backend,
             processes=1,
             steps=600,
