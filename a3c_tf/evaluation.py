@@ -167,6 +167,12 @@ class Evaluator:
         if self._envs is None:
             first, self._first = self._first, None
             self._envs = make_vector_env(
-                self._make_env, 0, self.env_count, True, self._max_episode_len, first
+                self._make_env,
+                0,
+                self.env_count,
+                True,
+                self._max_episode_len,
+                first,
+                masked=self.agent.observations.masked,
             )
         return self._envs

@@ -69,6 +69,7 @@ class WorkerPlan:
             interrupted: asked before every step of a rollout.
             turn: gives what is held during an iteration.
         """
+        agent = worker.agent
         with ExitStack() as closing:
             with turn():
                 envs = make_vector_env(
@@ -78,8 +79,8 @@ class WorkerPlan:
                     test=False,
                     max_episode_len=self.max_episode_len,
                     replayable=self.replayable,
+                    masked=agent.observations.masked,
                 )
-                agent = worker.agent
                 runner = EnvRunner(
                     envs,
                     self.t_max,

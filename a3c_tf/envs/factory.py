@@ -100,7 +100,8 @@ def make_vector_env(
         max_episode_len: steps after which an episode is truncated; None for no such limit.
         first: what `make_env` has returned already; it is used, or closed.
         replayable: whether each one is to be a `Replayable`.
-        masked: whether each one is to be a `MaskFromInfo`.
+        masked: whether the agent takes action masks; they come from `info` where the observation
+            has none (`MaskFromInfo`).
 
     Raises:
         ValueError: a vector environment with another number of environments, or one that
@@ -118,7 +119,9 @@ def make_vector_env(
     if not isinstance(first, VectorEnv):
 
         def wrap(env: gym.Env) -> gym.Env:
-            plain = _Episodes(MaskFromInfo(env) if masked else env, max_episode_len)
+            if masked and not Observations(env.observation_space).masked:
+                env = MaskFromInfo(env)
+            plain = _Episodes(env, max_episode_len)
             return Replayable(plain) if replayable else plain
 
         return _one_by_one([first], lambda: make_env(worker_index, test), count, wrap)
@@ -139,7 +142,7 @@ def make_vector_env(
             f"max_episode_len is {max_episode_len}, but make_env returned a vector environment, "
             "whose episodes cannot be cut from outside; let it return one environment"
         )
-    if masked:
+    if masked and not Observations(first.single_observation_space).masked:
         first.close()
         raise ValueError(_masks_inside(first))
     return first
