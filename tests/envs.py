@@ -286,3 +286,19 @@ class RememberEnv(gym.Env[Observation, np.int64]):
             observation[self._cue] = 1.0
         observation[2] = self._step == self._pause + 1
         return observation
+
+
+class WordsEnv(gym.Env[str, np.int64]):
+    """Observations of a kind that is not trained on."""
+
+    observation_space = gym.spaces.Text(5)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
+        """Says a word."""
+        super().reset(seed=seed)
+        return "a", {}
+
+    def step(self, action: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Says another one."""
+        return "b", 0.0, True, False, {}

@@ -22,7 +22,7 @@ from a3c_tf.checkpoints import newest_checkpoint, save_agent
 from a3c_tf.config import TrainConfig
 from a3c_tf.envs.factory import RegisteredEnv
 from a3c_tf.run_directory import write_config
-from tests.envs import ABCEnv, FailingEnv
+from tests.envs import ABCEnv, FailingEnv, WordsEnv
 from tests.helpers import make_agent
 
 ROOT = Path(__file__).parents[1]
@@ -33,6 +33,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     """In an empty directory; ids that a test registers are gone after it."""
     monkeypatch.chdir(tmp_path)
     before = dict(gym.registry)
+    gym.register("Words-v0", entry_point=WordsEnv)
     yield
     gym.registry.clear()
     gym.registry.update(before)
@@ -57,7 +58,7 @@ def assert_refused(code: int, capsys: pytest.CaptureFixture[str], words: tuple[s
     [
         ("--env CartPol-v1", ("CartPol-v1", "near: CartPole-v1")),
         ("--env no_such_module:X-v0", ("no_such_module",)),
-        ("--env FrozenLake-v1", ("observation space Discrete(16)", "not supported")),
+        ("--env Words-v0", ("observation space Text(", "not supported")),
         ("--workers 0", ("--workers is 0", "at least 1")),
         ("--steps -5", ("--steps is -5", "at least 1")),
         ("--activation no_such", ("no_such",)),
@@ -137,7 +138,7 @@ def test_evaluate_refuses(
     [
         ("--workers 0", ("--workers is 0",)),
         ("--env CartPol-v1", ("near: CartPole-v1",)),
-        ("--env FrozenLake-v1", ("not supported",)),
+        ("--env Words-v0", ("not supported",)),
         ("--seconds 0", ("--seconds is 0",)),
     ],
 )
