@@ -19,7 +19,7 @@ from a3c_tf.agents.base import Agent
 from a3c_tf.agents.n_step_q import NStepQAgent, NStepQHyperparameters
 from a3c_tf.envs import atari
 from a3c_tf.envs.atari import FRAME_SKIP, MAX_STEPS, is_atari, make_atari, make_atari_vector
-from a3c_tf.envs.factory import RegisteredEnv, make_vector_env, spaces_of
+from a3c_tf.envs.factory import RegisteredEnv, _OneByOne, make_vector_env, spaces_of
 from a3c_tf.envs.runner import REWARD, TERMINATED, TRUNCATED, VALID, EnvRunner
 from a3c_tf.evaluation import Evaluator
 from a3c_tf.networks import build_action_value, build_actor_critic
@@ -204,6 +204,29 @@ def test_starts(native: bool, seed: int) -> None:
     assert starts(seed) == first
     assert starts((seed + 1000) % 2**32) != first
     assert starts(None) != first  # as in every later episode
+
+
+@pytest.mark.parametrize("sticky", [False, True])
+def test_games_can_be_repeated(sticky: bool) -> None:
+    """From what a checkpoint of a deterministic run holds, in a game after the first."""
+    make_env = RegisteredEnv("ALE/Breakout-v5", sticky)
+    envs, others = (make_vector_env(make_env, 0, 1, False, replayable=True) for _ in range(2))
+    assert isinstance(envs, _OneByOne)
+    assert isinstance(others, _OneByOne)
+    actions = np.random.default_rng(0).integers(4, size=(600, 1))
+    envs.reset(seed=0)
+    games = 0
+    for action in actions[:300]:
+        observation, _, terminated, _, _ = envs.step(action)
+        games += terminated.sum()
+    (env,) = envs.replayable
+    assert games
+    assert env.position()["actions"]
+    there = others.move_to([env.position()], [False])
+    np.testing.assert_array_equal(there, observation)
+    for action in actions[300:]:
+        for ours, theirs in zip(envs.step(action)[:4], others.step(action)[:4], strict=True):
+            np.testing.assert_array_equal(ours, theirs)
 
 
 # Lives ------------------------------------------------------------------------------------------
