@@ -227,6 +227,8 @@ def test_games_can_be_repeated(sticky: bool) -> None:
     for action in actions[300:]:
         for ours, theirs in zip(envs.step(action)[:4], others.step(action)[:4], strict=True):
             np.testing.assert_array_equal(ours, theirs)
+    # But no game is that before it.
+    assert len({envs.reset()[1]["episode_frame_number"].item() for _ in range(3)}) > 1
 
 
 # Lives ------------------------------------------------------------------------------------------
