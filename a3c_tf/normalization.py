@@ -55,12 +55,13 @@ class RunningNormalization(keras.layers.Layer):
 
     def call(self, inputs: Any) -> Any:
         """[B, ...] of any dtype to [B, ...] float32."""
-        spread = keras.ops.sqrt(self.variance + self.floor**2)
-        # As few passes over a batch of images as possible: factor and offset have no batch.
-        values = keras.ops.cast(inputs, "float32") * (self.scale / spread)
+        # As few passes over a batch of images as possible: offset and factor have no batch. The
+        # offset comes first, which leaves all digits of numbers far from zero.
+        values = keras.ops.cast(inputs, "float32")
         if self.center:
-            values = values - self.mean / spread
-        return keras.ops.clip(values, -LIMIT, LIMIT)
+            values = values - self.mean / self.scale
+        spread = keras.ops.sqrt(self.variance + self.floor**2)
+        return keras.ops.clip(values * (self.scale / spread), -LIMIT, LIMIT)
 
     def compute_output_spec(self, inputs: Any) -> Any:
         """The shape stays, the dtype may not."""
@@ -94,14 +95,17 @@ class RunningNormalization(keras.layers.Layer):
         seen, mean, squares = tf.split(moments, [1, size, size])
         shape = self.mean.value.shape
         mean, squares, seen = tf.reshape(mean, shape), tf.reshape(squares, shape), seen[0]
-        count, ours = self.count.value, self.mean.value
-        total = tf.maximum(count + seen, 1.0)
-        delta = mean - ours
-        squares += self.variance.value * count + tf.square(delta) * count * seen / total
-        # A batch of nothing leaves everything as it was, also the variance of 1 at the start.
-        variance = tf.where(count + seen > 0.0, squares / total, self.variance.value)
+        count, ours = self.count.value, self.variance.value
+        # The batch's share of all. Counts in float32 are not exact for ever; totals divided by
+        # them would drift, while a share only has to be about right.
+        share = seen / tf.maximum(count + seen, 1.0)
+        theirs = squares / tf.maximum(seen, 1.0)
+        delta = mean - self.mean.value
+        # The variance of 1 at the start counts for nothing, but stays if the batch is empty.
+        ours = tf.where((count == 0.0) & (seen > 0.0), theirs, ours)
+        variance = ours + share * (theirs - ours + (1.0 - share) * tf.square(delta))
         self.variance.value.assign(variance)
-        self.mean.value.assign_add(delta * seen / total)
+        self.mean.value.assign_add(share * delta)
         self.count.value.assign_add(seen)
 
     def get_config(self) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from a3c_tf.networks import build_actor_critic
 from a3c_tf.quiet import keras, tf
 from a3c_tf.schedules import Schedule
 from tests.envs import ABCEnv
-from tests.helpers import make_agent, rollout_of
+from tests.helpers import STATEFUL, make_agent, rollout_of
 
 OBSERVATIONS = np.random.default_rng(0).uniform(size=(50, 3)).astype(np.float32)
 
@@ -42,7 +42,8 @@ for directory in sys.argv[2:]:
 def trained(agent: A3CAgent) -> A3CAgent:
     """The agent, with weights that are not those it was made with."""
     for number, weight in enumerate(agent.weights):
-        weight.assign(weight + np.sin(number + np.arange(weight.shape[-1])) / 2)
+        if weight.shape.rank:  # not the count of a normalisation
+            weight.assign(weight + np.sin(number + np.arange(weight.shape[-1])) / 2)
     return agent
 
 
@@ -185,11 +186,13 @@ def test_acts_the_same_in_a_new_process(tmp_path: Path) -> None:
     )
     np.save(tmp_path / "observations.npy", OBSERVATIONS)
     expected: dict[str, Any] = {}
-    for space in spaces:
+    kinds: list[tuple[gym.Space, dict[str, Any]]] = [(space, {}) for space in spaces]
+    kinds.append((gym.spaces.Discrete(3), STATEFUL))
+    for number, (space, options) in enumerate(kinds):
         env = ABCEnv()
         env.action_space = space
-        agent = trained(make_agent(env, hidden_sizes=(4,)))
-        name = str(tmp_path / type(space).__name__)
+        agent = trained(make_agent(env, hidden_sizes=(4,), **options))
+        name = str(tmp_path / str(number))
         agent.save(name)
         expected[name] = [
             agent.act_batch(OBSERVATIONS),

@@ -12,6 +12,7 @@ from gymnasium.vector import SyncVectorEnv
 
 from a3c_tf.envs.factory import make_vector_env
 from a3c_tf.envs.runner import (
+    DISCOUNTED,
     REWARD,
     TERMINATED,
     TRUNCATED,
@@ -134,6 +135,61 @@ def test_reward_of_a_reset_step_is_nobodys(t_max: int) -> None:
     signals = np.concatenate([roll(runner, t_max)[1] for _ in range(8 // t_max)], axis=1)
     np.testing.assert_array_equal(signals[REWARD, :, 0], [1, 2, 0, 1, 2, 0, 1, 2])
     assert runner.take_episodes() == [Episode(3.0, 2)] * 3
+
+
+@pytest.mark.parametrize("t_max", [1, 2, 4])
+def test_discounted_returns(t_max: int) -> None:
+    """G_t = r_t + gamma G_{t-1}, from 0 in each episode, also across rollouts; without resets."""
+    envs = PayingReset([lambda: KnownEnv(rewards=(1.0, 2.0)), lambda: KnownEnv(rewards=(3.0,) * 6)])
+    runner = EnvRunner(envs, t_max, discount=0.5)
+    signals = np.concatenate([roll(runner, t_max)[1] for _ in range(8 // t_max)], axis=1)
+    returns, valid = signals[DISCOUNTED], signals[VALID] == 1
+    np.testing.assert_array_equal(returns[valid[:, 0], 0], [1, 2.5, 1, 2.5, 1, 2.5])
+    np.testing.assert_array_equal(
+        returns[valid[:, 1], 1], [3, 4.5, 5.25, 5.625, 5.8125, 5.90625, 3]
+    )
+    assert not roll(EnvRunner(vector(KnownEnv()), 3), 3)[1][DISCOUNTED].any()
+
+
+def test_discounted_returns_after_a_stop() -> None:
+    """Steps that are not taken add nothing."""
+    env = KnownEnv(rewards=(1.0, 2.0, 4.0, 8.0, 16.0))
+    stops = iter([False] * 3 + [True])
+    runner = EnvRunner(vector(env), 2, should_stop=lambda: next(stops, False), discount=0.5)
+    signals = [roll(runner, 2)[1][DISCOUNTED, :, 0].tolist() for _ in range(3)]
+    assert signals == [[1.0, 2.5], [5.25, 0.0], [10.625, 21.3125]]
+
+
+class LosingLives(SyncVectorEnv):
+    """Says that a life has been lost on every step."""
+
+    def step(self, actions: Any) -> Any:
+        """Takes one step in each environment."""
+        *rest, infos = super().step(actions)
+        return *rest, infos | {"life_lost": np.ones(self.num_envs, np.bool_)}
+
+
+def test_lost_life_goes_on() -> None:
+    """It is an end for what is learned, but nothing starts anew."""
+    runner = EnvRunner(LosingLives([KnownEnv]), 3, discount=1.0)
+    signals = roll(runner, 3)[1]
+    np.testing.assert_array_equal(signals[TERMINATED, :, 0], 1.0)
+    np.testing.assert_array_equal(signals[DISCOUNTED, :, 0], [1, 2, 3])
+    np.testing.assert_array_equal(runner.starts, 0.0)
+
+
+@pytest.mark.parametrize("t_max", [1, 2, 3, 7])
+def test_starts(t_max: int) -> None:
+    """Exactly the first observation of each episode, not the final one before it."""
+    envs = vector(*[KnownEnv(k, (1.0,) * length) for k, length in enumerate((1, 2, 5))])
+    runner = EnvRunner(envs, t_max)
+    for _ in range(20 // t_max):
+        observations = runner.begin_rollout()[0]
+        for _ in range(t_max):
+            expected = [where_is(observation)[2] == 0 for observation in observations]
+            np.testing.assert_array_equal(runner.starts, np.array(expected, np.float32))
+            observations = runner.step(np.zeros(3, np.int64))[0]
+        runner.finish_rollout()
 
 
 @pytest.mark.parametrize("alias", [False, True])

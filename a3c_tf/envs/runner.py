@@ -140,11 +140,13 @@ class EnvRunner:
         signals[TERMINATED] = self._terminated | self._life_lost
         signals[TRUNCATED] = self._truncated & ~self._terminated
         signals[VALID] = valid
+        # The rows of steps that were not taken any more are those of an earlier rollout.
+        rewards, ended, valid = rewards[: self._t], ended[: self._t], valid[: self._t]
         if self._discount is not None:
-            signals[DISCOUNTED] = self._discounted_returns(rewards, ended)
-        self._count(rewards[: self._t], ended[: self._t], valid[: self._t])
+            signals[DISCOUNTED, : self._t] = self._discounted_returns(rewards, ended)
+        self._count(rewards, ended, valid)
         if self._t:
-            self._resetting = ended[self._t - 1]
+            self._resetting = ended[-1]
         return signals
 
     def take_episodes(self) -> list[Episode]:
