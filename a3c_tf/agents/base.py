@@ -231,7 +231,8 @@ class Agent(ABC):
         The optimizer is the same object: it belongs to the global variables, and a clone only
         computes gradients.
         """
-        nets = {name: _copied(name, net) for name, net in self.nets.items()}
+        with keras.saving.custom_object_scope(self.custom_objects()):
+            nets = {name: _copied(name, net) for name, net in self.nets.items()}
         for name, net in self.nets.items():
             nets[name].set_weights(net.get_weights())
         return type(self)(
@@ -243,10 +244,10 @@ class Agent(ABC):
             seed=self._seed,
         )
 
-    def custom_classes(self) -> set[type]:
-        """The classes of the nets, and of the layers in them, that are not Keras's."""
-        layers = [layer for net in self.nets.values() for layer in all_layers(net)]
-        return {type(layer) for layer in layers if not type(layer).__module__.startswith("keras.")}
+    def custom_objects(self) -> dict[str, type]:
+        """The classes of the nets and of the layers in them that are not Keras's, by name."""
+        kinds = {type(layer) for net in self.nets.values() for layer in all_layers(net)}
+        return {k.__name__: k for k in kinds if not k.__module__.startswith("keras.")}
 
     # What was seen --------------------------------------------------------------------------
 

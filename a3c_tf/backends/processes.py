@@ -104,8 +104,8 @@ class ProcessWorker:
         self._plan = plan
         self._flat = flat
         # Classes come along so that their modules are imported, which registers them.
-        custom = {kind.__name__: kind for kind in agent.custom_classes()}
-        self._files = {**saved, PLAN: cloudpickle.dumps((type(agent), custom, plan))}
+        contents = type(agent), agent.custom_objects(), plan
+        self._files = {**saved, PLAN: cloudpickle.dumps(contents)}
         self._sizes = (
             sum(weight.shape.num_elements() for weight in agent.weights),
             sum(int(np.prod(v.shape)) for v in agent.trainable_variables) + agent.moments_size,
@@ -289,11 +289,11 @@ def process_workers(
         agent.save(directory)
         saved = {path.name: path.read_bytes() for path in Path(directory).iterdir()}
         try:
-            load_agent(directory)
+            load_agent(directory, custom_objects=agent.custom_objects())
         except ValueError as error:
             raise ValueError(
-                "the agent cannot be taken to worker processes: register its own layers with "
-                "keras.saving.register_keras_serializable, or take backend='threads'"
+                "the agent cannot be taken to worker processes; mend its layers' get_config, or "
+                f"take backend='threads': {error}"
             ) from error
     return [ProcessWorker(plan, saved, flat, logger) for plan in plans]
 
