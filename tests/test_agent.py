@@ -17,7 +17,7 @@ import pytest
 
 import a3c_tf
 from a3c_tf.agents.a3c import A3CAgent, A3CHyperparameters
-from a3c_tf.agents.base import Rollout
+from a3c_tf.agents.learning import Rollout
 from a3c_tf.agents.loading import load_agent
 from a3c_tf.networks import build_actor_critic
 from a3c_tf.quiet import keras, tf

@@ -108,7 +108,8 @@ class ProcessWorker:
         self._files = {**saved, PLAN: cloudpickle.dumps(contents)}
         self._sizes = (
             sum(weight.shape.num_elements() for weight in agent.weights),
-            sum(int(np.prod(v.shape)) for v in agent.trainable_variables) + agent.moments_size,
+            sum(int(np.prod(v.shape)) for v in agent.trainable_variables)
+            + agent.normalizations.size,
         )
         self._report = Report()
         self._episodes: list[Episode] = []
