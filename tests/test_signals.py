@@ -239,7 +239,7 @@ CASES = [
     Case("building", "processes", "SIGINT", 1, group=True),
     Case("saving", "processes", "SIGINT", 2, group=True),
     Case("stuck", "threads", "SIGINT", 1),
-    Case("stuck", "processes", "SIGTERM", 2),
+    Case("stuck", "processes", "SIGTERM", 2, group=True),
     Case("stuck in the last evaluation", "threads", "SIGINT", 1),
 ]
 
