@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from a3c_tf import cli
 from a3c_tf.agents.a3c import A3CAgent
 from a3c_tf.agents.loading import load_agent
 from a3c_tf.envs.runner import EnvRunner
@@ -395,6 +396,26 @@ def test_first_rewards(tmp_path: Path) -> None:
     values = dict(zip(header, map(float, row), strict=True))
     assert values["mean"] == 1000.0
     assert all(np.isfinite(weight).all() for weight in agent.weights)
+
+
+@pytest.mark.parametrize(
+    ("flags", "state_size", "moments_size"),
+    [
+        (["--lstm"], 2 * 2 * 4, 0),
+        (["--lstm", "--shared-trunk", "--normalize-observations"], 2 * 4, 1 + 2 * 4),
+        (["--normalize-rewards"], 0, 1 + 2),
+    ],
+)
+def test_flags(tmp_path: Path, flags: list[str], state_size: int, moments_size: int) -> None:
+    """Reach the agent that is trained and saved; without them there is nothing of the kind."""
+    short = (
+        "--workers 1 --steps 40 --t-max 2 --envs-per-worker 2 --hidden-sizes 4 --eval-episodes 1"
+    )
+    assert cli.train([*short.split(), *flags, "--outdir", str(tmp_path / "run")]) == 0
+    (saved,) = tmp_path.glob("run/*_finish")
+    agent = load_agent(saved)
+    assert (agent.state_size, agent.moments_size) == (state_size, moments_size)
+    assert all(float(layer.count) >= 40 for layer in agent._normalizations)
 
 
 # Learning -----------------------------------------------------------------------------------------
