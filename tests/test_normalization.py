@@ -414,7 +414,7 @@ def test_flags(tmp_path: Path, flags: list[str], state_size: int, moments_size: 
     assert cli.train([*short.split(), *flags, "--outdir", str(tmp_path / "run")]) == 0
     (saved,) = tmp_path.glob("run/*_finish")
     agent = load_agent(saved)
-    assert (agent.state_size, agent.moments_size) == (state_size, moments_size)
+    assert (agent.state_size, agent.normalizations.size) == (state_size, moments_size)
     assert all(float(layer.count) >= 40 for layer in agent.normalizations.layers)
 
 
