@@ -29,5 +29,5 @@ def check_finite(what: str, values: npt.NDArray[Any]) -> None:
 def check_observations(whose: str, arrays: Arrays) -> None:
     """Looks at all parts of the observations of K environments; see `check_finite`."""
     for array in arrays:
-        if array.dtype == np.float32:
+        if array.dtype.kind == "f":
             check_finite(f"observation of {whose}", array)
