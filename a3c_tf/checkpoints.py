@@ -103,8 +103,12 @@ class Checkpoint(NamedTuple):
     workers: list[dict[str, Any]]
 
 
-def load_checkpoint(path: Path) -> Checkpoint:
+def load_checkpoint(path: Path, custom_objects: dict[str, Any] | None = None) -> Checkpoint:
     """Reads a checkpoint; nothing in it is executed.
+
+    Args:
+        path: its directory.
+        custom_objects: see `load_agent`.
 
     Raises:
         CheckpointError: a file is missing or does not match its checksum.
@@ -114,7 +118,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
         for name, checksum in checksums.items():
             if _checksum(path / name) != checksum:
                 raise CheckpointError(f"{path}: {name} has been altered")
-        agent = load_agent(path)
+        agent = load_agent(path, custom_objects=custom_objects)
         optimizer = _load_arrays(path / OPTIMIZER)
         state = json.loads((path / STATE).read_text())
         progress, workers = state.pop("progress"), state.pop("workers")
@@ -126,19 +130,24 @@ def load_checkpoint(path: Path) -> Checkpoint:
         raise CheckpointError(f"{path}: {error}") from error
 
 
-def newest_checkpoint(root: Path, warn: Callable[[str], None] = lambda line: None) -> Checkpoint:
+def newest_checkpoint(
+    root: Path,
+    warn: Callable[[str], None] = lambda line: None,
+    custom_objects: dict[str, Any] | None = None,
+) -> Checkpoint:
     """The newest checkpoint that is whole.
 
     Args:
         root: the run's `checkpoints/`.
         warn: called with a line for each newer one that had to be passed over.
+        custom_objects: see `load_agent`.
 
     Raises:
         CheckpointError: there is none.
     """
     for path in reversed(_steps(root)):
         try:
-            return load_checkpoint(path)
+            return load_checkpoint(path, custom_objects)
         except CheckpointError as error:
             warn(f"checkpoint passed over: {error}")
     raise CheckpointError(f"no valid checkpoint in {root}")

@@ -13,11 +13,13 @@ import numpy.typing as npt
 from gymnasium.vector import VectorEnv
 
 from a3c_tf.agents.base import Agent
+from a3c_tf.envs.checks import check_finite, check_observations
 from a3c_tf.envs.factory import MakeEnv, make_vector_env
 from a3c_tf.errors import at_the_end
 from a3c_tf.quiet import tf
 from a3c_tf.signals import thread_stack
 
+WHOSE = "evaluation environment"
 MAX_EPISODE_STEPS = 27_000  # 30 minutes of an Atari game; ends what would never end
 
 
@@ -102,6 +104,10 @@ class Evaluator:
         Which episodes count is fixed beforehand, the first n/K of each of the K environments,
         so that short episodes are not favoured. With `steps`, those that end in them, or the
         unfinished one if it is the only one.
+
+        Raises:
+            NotFiniteError: an observation or reward is; the text says of which environment.
+            Exception: the first one that an environment raised.
         """
         self._thread, self.active = threading.get_ident(), True
         try:
@@ -130,6 +136,7 @@ class Evaluator:
                 return None
             self.beats += 1
             arrays = self.agent.observations.arrays(observations, self.env_count)
+            check_observations(WHOSE, arrays)
             actions, state = self._act(
                 tf.constant([int(action_seed), next(calls)], tf.int64),
                 state,
@@ -137,7 +144,9 @@ class Evaluator:
                 *(tf.constant(array) for array in arrays),
             )
             observations, rewards, terminated, truncated, _ = envs.step(actions.numpy())
-            returns += np.where(resetting, 0.0, rewards)
+            rewards = np.where(resetting, 0.0, rewards)
+            check_finite(f"reward of {WHOSE}", rewards)
+            returns += rewards
             lengths += ~resetting
             taken += np.count_nonzero(~resetting)
             ended = terminated | truncated

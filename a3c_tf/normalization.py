@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from a3c_tf.graphs import Tensor
 from a3c_tf.layers import all_layers
 from a3c_tf.quiet import keras, tf
 
+REWARD_SCALE = "reward_scale"  # the net that scales rewards, where there is one
 LIMIT = 10.0  # of what comes out: nothing is further from the mean than so many spreads
 
 
@@ -126,6 +127,47 @@ def build_reward_scale() -> keras.Model:
     return keras.Model(rewards, scaled, name="reward_scale")
 
 
-def normalizations(net: keras.Model) -> list[RunningNormalization]:
-    """All such layers in a net, in a fixed order."""
-    return [layer for layer in all_layers(net) if isinstance(layer, RunningNormalization)]
+class Normalizations:
+    """All normalisations in an agent's nets, and how what workers saw reaches the globals.
+
+    Args:
+        nets: of the agent, by name; that of the name `REWARD_SCALE` scales rewards.
+
+    Attributes:
+        layers: in a fixed order.
+        size: how many numbers `moments` returns: 0 unless something is normalised.
+    """
+
+    def __init__(self, nets: Mapping[str, keras.Model]) -> None:
+        found = {
+            name: [layer for layer in all_layers(net) if isinstance(layer, RunningNormalization)]
+            for name, net in nets.items()
+        }
+        self.layers = [layer for layers in found.values() for layer in layers]
+        self.size = sum(layer.moments_size for layer in self.layers)
+        self._of_rewards = found.get(REWARD_SCALE, [])
+
+    def moments(self, observations: Sequence[Tensor], discounted: Tensor, valid: Tensor) -> Tensor:
+        """What a rollout adds to the statistics. Part of a graph.
+
+        Args:
+            observations: [T + 1, K, ...] each; the last one is seen again in the next rollout.
+            discounted: the discounted returns so far, [T, K].
+            valid: 1 for each step that counts, [T, K].
+        """
+        moments = [tf.zeros([0])]
+        for layer in self.layers:
+            seen = discounted if layer in self._of_rewards else observations[layer.part][:-1]
+            moments.append(layer.moments(rows(seen), rows(valid)))
+        return tf.concat(moments, axis=0)
+
+    def absorb(self, moments: Tensor) -> None:
+        """Takes `moments` into the statistics: on the globals, under the lock, in a graph."""
+        sizes = [layer.moments_size for layer in self.layers]
+        for layer, part in zip(self.layers, tf.split(moments, sizes), strict=True):
+            layer.merge(part)
+
+
+def rows(tensor: Tensor) -> Tensor:
+    """[T, K, ...] as [T x K, ...], time-major."""
+    return tf.reshape(tensor, [tensor.shape[0] * tensor.shape[1], *tensor.shape[2:]])

@@ -44,7 +44,7 @@ class Connection(Protocol):
 
         Args:
             gradient: of the agent's trainable variables, one after the other, flat; and behind
-                it what was seen (`Agent.moments`).
+                it what was seen (`Normalizations.moments`).
             steps: environment steps that it was computed from.
             episodes: training episodes that ended in them.
         """
@@ -120,7 +120,7 @@ class ParameterServer:
         return connection
 
     def apply(self, gradient: Tensor, learning_rate: Tensor) -> None:
-        """The part of a graph that applies a push: a flat gradient, then `Agent.moments`."""
+        """The part of a graph that applies a push: a flat gradient, then what was seen."""
         optimizer, variables = self.agent.optimizer, self.agent.trainable_variables
         # There is one replica and nothing to add up. Keras would ask TensorFlow for it, which
         # registers a gradient of that for good, and with it keeps the graph: 1 MB a run.
@@ -128,8 +128,8 @@ class ParameterServer:
         optimizer.learning_rate = learning_rate
         size = sum(variable.value.shape.num_elements() for variable in variables)
         optimizer.apply(unflatten(gradient[:size], tf_variables(variables)), variables)
-        if self.agent.moments_size:
-            self.agent.absorb(gradient[size:])
+        if self.agent.normalizations.size:
+            self.agent.normalizations.absorb(gradient[size:])
 
     def learning_rate(self) -> Tensor:
         """The learning rate at the global step of this moment."""

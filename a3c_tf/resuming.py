@@ -18,7 +18,8 @@ def restore(
 ) -> tuple[Progress, list[dict[str, Any]]]:
     """Puts the newest valid checkpoint into the server; the progress, and the workers' states."""
     clean_up(outdir)
-    checkpoint = newest_checkpoint(outdir / "checkpoints", logger.warning)
+    custom = server.agent.custom_objects()
+    checkpoint = newest_checkpoint(outdir / "checkpoints", logger.warning, custom)
     for name in ("observation_space", "action_space"):
         saved, ours = getattr(checkpoint.agent, name), getattr(server.agent, name)
         if saved != ours:

@@ -74,6 +74,4 @@ def _base(arguments: Sequence[str]) -> tuple[TrainConfig, str, set[str]]:
         if name is None or name == "None":
             return base, DEFAULTS, set()
         settings, origin = load_preset(name) | {"preset": name}, f"preset {name}"
-        if known.env:
-            settings["env"] = known.env
     return base.updated(settings, origin), origin, set(settings)

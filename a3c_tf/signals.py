@@ -132,9 +132,14 @@ def signals_held_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def leave_ctrl_c_to_the_parent() -> None:
-    """In the fork server, which was started with signals held back, and for its children."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # what has come meanwhile is forgotten
+def outlive_signals() -> None:
+    """In the fork server, which was started with signals held back, and for its children.
+
+    A terminal or a system sends its signals to every process of a program. The parent kills
+    children that do not end, and learns from the fork server that they have.
+    """
+    for number in _usual():
+        signal.signal(number, signal.SIG_IGN)  # what has come meanwhile is forgotten
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _usual())
 
 

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from a3c_tf.agents.base import Agent, Rollout
+from a3c_tf.agents.base import Agent
+from a3c_tf.agents.learning import Rollout
 from a3c_tf.envs.runner import (
     DISCOUNTED,
     REWARD,
@@ -193,7 +194,7 @@ class Worker:
     def compute_gradient(self, runner: EnvRunner) -> tuple[Tensor, npt.NDArray[np.float32]]:
         """One rollout with the local weights: what is pushed, flat, and the statistics.
 
-        What is pushed are the clipped gradients and what was seen; see `Agent.moments`.
+        What is pushed are the clipped gradients and what was seen; see `Normalizations`.
         """
         self._rollouts += 1
         seed = tf.constant([self._seed, self._rollouts], tf.int64)
@@ -249,7 +250,10 @@ class Worker:
         limit = self.agent.hyperparameters.max_gradient_norm
         if limit:
             gradients, _ = tf.clip_by_global_norm(gradients, limit, norm)
-        update = flatten([*gradients, self.agent.moments(rollout)])
+        moments = self.agent.normalizations.moments(
+            rollout.observations, rollout.discounted, rollout.valid
+        )
+        update = flatten([*gradients, moments])
         return [update, tf.stack([*statistics, norm]), state]
 
     def _collect(

@@ -24,6 +24,7 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # as scripts/train.py does 
 from a3c_tf.benchmark import Speed, measure_speed
 from a3c_tf.build import build_agent
 from a3c_tf.config import TrainConfig
+from a3c_tf.envs import runner
 from a3c_tf.envs.factory import RegisteredEnv, spaces_of
 from a3c_tf.envs.runner import EnvRunner
 from a3c_tf.worker import Worker
@@ -49,7 +50,7 @@ def switched_off() -> Iterator[None]:
         return
 
     with (
-        mock.patch.object(EnvRunner, "_check_observations", nothing),
+        mock.patch.object(runner, "check_observations", nothing),
         mock.patch.object(EnvRunner, "_check_rewards", nothing),
         mock.patch.object(Worker, "_check", nothing),
     ):

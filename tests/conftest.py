@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+import ale_py  # noqa: F401  registers its games, once: not in a test that cleans up after itself
 import pytest
 
 # As the scripts do, before TensorFlow is imported: worker processes inherit it, and other kernels

@@ -159,6 +159,34 @@ class FailingEnv(KnownEnv):
             raise self._error(f"broken in {self._where}")
 
 
+class BadNumbersEnv(KnownEnv):
+    """One step's observation or reward is not what it should be.
+
+    Args:
+        array: which: "observation" or "reward"; or "shape", an observation that is cut short.
+        value: what is in it.
+        at: how many steps go well before.
+    """
+
+    def __init__(self, array: str, value: float, at: int) -> None:
+        super().__init__()
+        self._bad = array, value, at
+
+    def step(self, action: Any) -> tuple[Observation, Any, bool, bool, dict[str, Any]]:
+        """Takes one step."""
+        array, value, at = self._bad
+        observation, reward, *rest = super().step(action)
+        if len(self.history) == at + 1:
+            if array == "reward":
+                reward = value
+            elif array == "observation":
+                observation = observation.copy()
+                observation[3] = value
+            else:
+                observation = observation[:3]
+        return observation, reward, *rest
+
+
 class OldStyleEnv(KnownEnv):
     """Returns four values from `step`, as Gym did up to version 0.21."""
 

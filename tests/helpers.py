@@ -11,7 +11,7 @@ import numpy.typing as npt
 from gymnasium.vector import SyncVectorEnv
 
 from a3c_tf.agents.a3c import A3CAgent, A3CHyperparameters
-from a3c_tf.agents.base import Rollout
+from a3c_tf.agents.learning import Rollout
 from a3c_tf.graphs import Tensor
 from a3c_tf.networks import build_actor_critic
 from a3c_tf.normalization import build_reward_scale

@@ -116,3 +116,64 @@ def test_unsupported_space(space: Any) -> None:
     """The message names the space."""
     with pytest.raises(ValueError, match=type(space).__name__):
         actions_for(space)
+
+
+# Masks --------------------------------------------------------------------------------------------
+
+LOGITS = np.float32([[2.0, -1.0, 0.5, 3.0], [1e4, -1e4, -9999.0, 1e4]])
+MASK = np.int8([[1, 0, 1, 1], [0, 1, 1, 0]])
+
+
+def test_masked_choice_is_one_among_the_allowed() -> None:
+    """Log-probabilities, entropy and gradients are those of the smaller distribution."""
+    actions = actions_for(gym.spaces.Discrete(4))
+    logits = tf.constant(LOGITS)
+    with tf.GradientTape() as tape:
+        tape.watch(logits)
+        distribution = actions.distribution(logits, tf.constant(MASK))
+        total = distribution.log_prob(tf.constant([2, 2], tf.int64)) + distribution.entropy()
+    gradient = tape.gradient(total, logits).numpy()
+    for row, allowed in enumerate((MASK > 0).tolist()):
+        left = tf.constant(LOGITS[row][allowed])
+        with tf.GradientTape() as tape:
+            tape.watch(left)
+            smaller = actions_for(gym.spaces.Discrete(len(left))).distribution(left)
+            index = int(np.flatnonzero(allowed).tolist().index(2))
+            expected = smaller.log_prob(tf.constant(index, tf.int64)) + smaller.entropy()
+        np.testing.assert_allclose(total[row], expected, rtol=1e-5)
+        np.testing.assert_allclose(gradient[row][allowed], tape.gradient(expected, left), atol=1e-6)
+        np.testing.assert_array_equal(gradient[row][~np.array(allowed)], 0.0)
+
+
+def test_forbidden_actions_are_not_drawn() -> None:
+    """Their probability is exactly zero, however much the net likes them."""
+    actions = actions_for(gym.spaces.Discrete(4, start=3))
+    outputs = tf.constant(np.tile(LOGITS, (5000, 1, 1)))
+    distribution = actions.distribution(outputs, tf.constant(np.tile(MASK, (5000, 1, 1))))
+    drawn = distribution.sample(actions.noise([5000, 2], SEED)).numpy()
+    assert set(drawn[:, 0]) == {0, 2, 3}
+    assert set(drawn[:, 1]) == {1, 2}
+    assert distribution.mode().numpy()[0].tolist() == [3, 2]
+    probabilities = np.exp(distribution.log_probabilities[0])
+    np.testing.assert_array_equal(probabilities[MASK == 0], 0.0)
+
+
+def test_masks_of_several_choices() -> None:
+    """One after the other."""
+    actions = actions_for(gym.spaces.MultiDiscrete([2, 3]))
+    mask = tf.constant([[0, 1, 1, 0, 1]], tf.float32)
+    distribution = actions.distribution(tf.zeros([1, 5]), mask)
+    drawn = distribution.sample(actions.noise([1], SEED))
+    assert drawn.numpy()[0, 0] == 1
+    np.testing.assert_allclose(distribution.entropy(), [np.log(2.0)], rtol=1e-6)
+    np.testing.assert_allclose(
+        distribution.log_prob(tf.constant([[1, 2]], tf.int64)), [-np.log(2.0)], rtol=1e-6
+    )
+
+
+def test_everything_forbidden() -> None:
+    """As in a final observation: finite, as if everything were allowed."""
+    distribution = actions_for(gym.spaces.Discrete(3)).distribution(
+        tf.constant([[1.0, 2.0, 3.0]]), tf.zeros([1, 3])
+    )
+    np.testing.assert_allclose(distribution.entropy(), [np.log(3.0)], rtol=1e-6)

@@ -17,7 +17,7 @@ import pytest
 
 import a3c_tf
 from a3c_tf.agents.a3c import A3CAgent, A3CHyperparameters
-from a3c_tf.agents.base import Rollout
+from a3c_tf.agents.learning import Rollout
 from a3c_tf.agents.loading import load_agent
 from a3c_tf.networks import build_actor_critic
 from a3c_tf.quiet import keras, tf
@@ -310,3 +310,22 @@ def test_damaged_files(tmp_path: Path, name: str, damage: Callable[[Path], None]
     damage(tmp_path / name)
     with pytest.raises(ValueError, match=f"{tmp_path.name} cannot be loaded"):
         load_agent(tmp_path)
+
+
+def test_loss_knows_the_mask() -> None:
+    """Two of three actions are allowed: the entropy that is learned from is ln 2."""
+    space = gym.spaces.Dict(seen=gym.spaces.Box(0, 1, (2,)), action_mask=gym.spaces.MultiBinary(3))
+    actions = gym.spaces.Discrete(3)
+    agent = A3CAgent(build_actor_critic(space, actions, (4,)), space, actions)
+    steps, envs = 3, 2
+    masks = np.tile(np.float32([1, 0, 1]), (steps + 1, envs, 1))
+    masks[-1] = [1, 0, 0]  # what bootstraps is not acted on
+    plain = rollout_of(
+        np.ones((steps + 1, envs, 2), np.float32),
+        np.zeros((steps, envs), np.int64),
+        *np.zeros((3, steps, envs), np.float32),
+        np.ones((steps, envs), np.float32),
+    )
+    masked = plain._replace(observations=[*plain.observations, tf.constant(masks)])
+    statistics = dict(zip(agent.statistics, agent.loss(masked, 0.0)[1], strict=True))
+    np.testing.assert_allclose(statistics["loss/entropy"], np.log(2.0), atol=1e-3)

@@ -251,8 +251,8 @@ def test_episodes_are_truncated(tmp_path: Path, kind: type[_Env], limit: int | N
     """After `max_episode_len` steps, or where info says so; in training and in evaluation."""
     recorder = Recorder(lambda index, test, number: kind())
     train(tmp_path, recorder, max_episode_len=limit)
-    for env in recorder.training:
-        assert lengths(env) == {3}
+    # One worker may have done all the steps before another one's first episode was over.
+    assert set().union(*(lengths(env) for env in recorder.training)) == {3}
     assert {row["mean"] for row in scores(tmp_path)} == {3.0}
 
 

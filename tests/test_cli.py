@@ -21,7 +21,7 @@ from a3c_tf.agents.loading import load_agent
 from a3c_tf.checkpoints import newest_checkpoint, save_agent
 from a3c_tf.config import TrainConfig
 from a3c_tf.envs.factory import RegisteredEnv
-from a3c_tf.run_directory import write_config
+from a3c_tf.run_directory import read_config, write_config
 from tests.envs import ABCEnv, FailingEnv, WordsEnv
 from tests.helpers import make_agent
 
@@ -59,6 +59,8 @@ def assert_refused(code: int, capsys: pytest.CaptureFixture[str], words: tuple[s
         ("--env CartPol-v1", ("CartPol-v1", "near: CartPole-v1")),
         ("--env no_such_module:X-v0", ("no_such_module",)),
         ("--env Words-v0", ("observation space Text(", "not supported")),
+        ("--env ALE/Pung-v5", ("ALE/Pung-v5", "near: ")),
+        ("--sticky-actions", ("sticky_actions", "CartPole-v1", "no Atari game")),
         ("--workers 0", ("--workers is 0", "at least 1")),
         ("--steps -5", ("--steps is -5", "at least 1")),
         ("--activation no_such", ("no_such",)),
@@ -231,6 +233,25 @@ def test_train_evaluate_resume() -> None:
     assert 4000 <= later["steps"] < 4000 + 2 * 8 * 4
     assert later["episodes"] > summary["episodes"]
     assert Path("run/scores.txt").read_text().count("steps\t") == 1
+
+
+def test_atari() -> None:
+    """An Atari game from pixels: its preset is found, and no library says anything."""
+    flags = ["--env", "BreakoutNoFrameskip-v4", "--outdir", "run", "--steps", "400", "--t-max", "4"]
+    flags += ["--envs-per-worker", "2", "--eval-episodes", "1", "--sticky-actions"]
+    lines = run("train.py", *flags)
+    assert lines[0].startswith("preset Atari: ")
+    assert "reward_clip=1.0" in lines[0]
+    assert "t_max=4" in lines[1]
+    settings = read_config(Path("run"))
+    assert (settings["env"], settings["preset"]) == ("BreakoutNoFrameskip-v4", "Atari")
+    assert (settings["network"], settings["workers"], settings["t_max"]) == ("paper_cnn", 2, 4)
+
+    (line,) = run("evaluate.py", "run", "--episodes", "1", "--json")
+    assert 0 <= json.loads(line)["mean"] == int(json.loads(line)["mean"])
+
+    run("train.py", "--resume", "run", "--steps", "500", "--backend", "threads")
+    assert 500 <= json.loads(Path("run/summary.json").read_text())["steps"] < 520
 
 
 def test_evaluate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

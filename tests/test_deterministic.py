@@ -309,13 +309,13 @@ def broken_off(outdir: Path, breaks: Breaks, count: int, **settings: Any) -> Any
 
 
 def assert_breaks_make_no_difference(
-    path: Path, episodes: dict[int, list[Episode]], steps: Sequence[int], **settings: Any
+    path: Path, episodes: dict[int, list[Episode]], breaks: Sequence[int], **settings: Any
 ) -> None:
     """Weights, optimizer, scores and episodes are those of an unbroken run."""
     train(path / "unbroken", **settings)
     expected = dict(episodes)
     episodes.clear()
-    broken_off(path / "broken", Breaks(*steps), len(steps), **settings)
+    broken_off(path / "broken", Breaks(*breaks), len(breaks), **settings)
     assert_same(path / "unbroken", path / "broken")
     assert episodes == expected
 
@@ -329,9 +329,9 @@ def test_breaks_make_no_difference(
     limit: int | None,
 ) -> None:
     """After any worker's turn, when an evaluation is due or is not, and twice at once."""
-    steps = (100, 101, 140 + T * k)
+    breaks = (100, 101, 140 + T * k)
     settings = {"workers": workers, "envs_per_worker": k, "max_episode_len": limit}
-    assert_breaks_make_no_difference(tmp_path, episodes, steps, **settings)
+    assert_breaks_make_no_difference(tmp_path, episodes, breaks, **settings)
 
 
 def test_breaks_with_state_and_statistics(
@@ -373,10 +373,10 @@ def test_many_breaks_make_no_difference(
     tmp_path: Path, episodes: dict[int, list[Episode]], workers: int, k: int
 ) -> None:
     """At 12 moments."""
-    steps = np.random.default_rng(workers * k).integers(20, 600, 12)
-    steps.sort()
+    breaks = np.random.default_rng(workers * k).integers(20, 600, 12)
+    breaks.sort()
     settings = {"workers": workers, "envs_per_worker": k, "steps": 700, "eval_interval": 30}
-    assert_breaks_make_no_difference(tmp_path, episodes, steps.tolist(), **settings)
+    assert_breaks_make_no_difference(tmp_path, episodes, breaks.tolist(), **settings)
 
 
 @pytest.mark.slow

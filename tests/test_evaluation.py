@@ -14,10 +14,11 @@ from gymnasium.vector import SyncVectorEnv
 from a3c_tf import evaluation
 from a3c_tf.agents.a3c import A3CAgent
 from a3c_tf.envs.factory import RegisteredEnv
+from a3c_tf.errors import NotFiniteError
 from a3c_tf.evaluation import Evaluator, Scores
 from a3c_tf.parameters import ParameterServer
 from a3c_tf.quiet import tf
-from tests.envs import KnownEnv, where_is
+from tests.envs import BadNumbersEnv, KnownEnv, where_is
 from tests.helpers import make_agent
 
 LENGTHS = (5, 1, 2)  # of the episodes of environment 0, 1, 2, and of all that follow
@@ -50,6 +51,17 @@ class _Maker:
 def numbered(index: int) -> KnownEnv:
     """Environment `index`, with episodes of a length of its own."""
     return _Numbered(index, (0.0,) * LENGTHS[min(index, len(LENGTHS) - 1)])
+
+
+class _Narrow(SyncVectorEnv):
+    """Observations are cut short."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__([KnownEnv] * count)
+
+    def step(self, actions: Any) -> Any:
+        observations, *rest = super().step(actions)
+        return observations[:, :3], *rest
 
 
 @pytest.fixture
@@ -201,6 +213,23 @@ def test_interrupted(agent: A3CAgent) -> None:
     assert evaluator.run(lambda: len(maker.made[0].history) == 3) is None
     assert len(maker.made[0].history) == 3
     assert run(evaluator).lengths.tolist() == [5, 5]
+
+
+@pytest.mark.parametrize("array", ["observation", "reward"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_not_finite(agent: A3CAgent, array: str, value: float) -> None:
+    """An error that names the environment, and no scores."""
+    maker = _Maker(lambda index: BadNumbersEnv(array, value, 7) if index == 1 else KnownEnv())
+    message = f"^the {array} of evaluation environment 1 is {value}$"
+    with pytest.raises(NotFiniteError, match=message):
+        Evaluator(agent, maker, 6, envs=3).run()
+
+
+def test_vector_environment_with_observations_of_another_shape(agent: A3CAgent) -> None:
+    """A message that names both shapes."""
+    evaluator = Evaluator(agent, lambda index, test: _Narrow(2), 2, envs=2)
+    with pytest.raises(ValueError, match=r"shape \(3,\), .* \(11,\)$"):
+        evaluator.run()
 
 
 # What is touched, and what is not ------------------------------------------------------------

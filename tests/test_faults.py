@@ -33,7 +33,7 @@ from a3c_tf.parameters import ParameterServer
 from a3c_tf.run_directory import write_config
 from a3c_tf.telemetry import ScoreLog
 from a3c_tf.training import train_agent_async
-from tests.envs import BrokenEnvError, FailingEnv, KnownEnv
+from tests.envs import BadNumbersEnv, BrokenEnvError, FailingEnv, KnownEnv
 from tests.helpers import make_agent
 from tests.test_processes import SHARED_MEMORY, worker_processes
 
@@ -447,45 +447,20 @@ def test_last_save_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 # Numbers that are not finite ----------------------------------------------------------------------
 
 
-class NotFiniteEnv(KnownEnv):
-    """After some steps, one observation or reward is another.
+class MakeBadNumbers:
+    """`make_env`: the last environment of worker 1, or of the evaluation, is a `BadNumbersEnv`."""
 
-    Args:
-        array: which.
-        value: what it is.
-        at: how many steps go well before.
-    """
-
-    def __init__(self, array: str, value: float, at: int) -> None:
-        super().__init__()
-        self._bad = array, value, at
-
-    def step(self, action: Any) -> Any:
-        """Takes one step."""
-        array, value, at = self._bad
-        observation, reward, *rest = super().step(action)
-        if len(self.history) == at + 1:
-            if array == "reward":
-                reward = value
-            else:
-                observation = observation.copy()
-                observation[3] = value
-        return observation, reward, *rest
-
-
-class MakeNotFinite:
-    """`make_env`: the last environment of worker 1 is a `NotFiniteEnv`."""
-
-    def __init__(self, *arguments: Any) -> None:
+    def __init__(self, *arguments: Any, test: bool = False) -> None:
         self._arguments = arguments
+        self._test = test
         self._calls = 0
 
     def __call__(self, index: int, test: bool) -> gym.Env:
         """One environment."""
-        if test or index != 1:
+        if test != self._test or (not test and index != 1):
             return KnownEnv()
         self._calls += 1
-        return NotFiniteEnv(*self._arguments) if self._calls == K else KnownEnv()
+        return BadNumbersEnv(*self._arguments) if self._calls == K else KnownEnv()
 
 
 @pytest.mark.parametrize(
@@ -515,7 +490,7 @@ def test_not_finite(
     monkeypatch.setattr(ParameterServer, "count", count)
     message = rf"^worker 1, global step \d+: the {array} of environment {K - 1} is {value}(?m:$)"
     with pytest.raises(NotFiniteError, match=message):
-        train(tmp_path, MakeNotFinite(array, value, at), backend=backend, eval_interval=None)
+        train(tmp_path, MakeBadNumbers(array, value, at), backend=backend, eval_interval=None)
     agent = saved_after_an_error(tmp_path)
     for array_before, array_after in zip(before, agent.model.get_weights(), strict=bool(before)):
         np.testing.assert_array_equal(array_before, array_after)
@@ -532,7 +507,39 @@ def test_not_finite_everywhere(
     """All that `test_not_finite` takes some of."""
     message = rf"^worker 1, global step \d+: the {array} of environment {K - 1} is {value}(?m:$)"
     with pytest.raises(NotFiniteError, match=message):
-        train(tmp_path, MakeNotFinite(array, value, at), backend=backend, eval_interval=None)
+        train(tmp_path, MakeBadNumbers(array, value, at), backend=backend, eval_interval=None)
+    saved_after_an_error(tmp_path)
+
+
+@pytest.mark.parametrize("array", ["observation", "reward"])
+@pytest.mark.parametrize("eval_interval", [50, 0])
+def test_not_finite_in_an_evaluation(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, array: str, eval_interval: int
+) -> None:
+    """During the run or after it: the same, and no score of it is written."""
+    message = rf"^the {array} of evaluation environment {K - 1} is nan(?m:$)"
+    settings = {"eval_interval": eval_interval, "steps": 10**9 if eval_interval else 200}
+    with pytest.raises(NotFiniteError, match=message):
+        train(tmp_path, MakeBadNumbers(array, np.nan, 3, test=True), **settings)
+    (line,) = lines_of(caplog)
+    assert ("monitor" if eval_interval else "the end") in line
+    saved_after_an_error(tmp_path)
+    assert not (tmp_path / "best").exists()
+    assert len((tmp_path / "scores.txt").read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("backend", "test"), [("threads", False), ("processes", False), ("threads", True)]
+)
+def test_observation_of_another_shape(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, backend: str, test: bool
+) -> None:
+    """In the middle of a run or of an evaluation: who, and both shapes."""
+    message = r"^BadNumbersEnv returned an observation .* shape \(3,\), .* says \(11,\)(?m:$)"
+    with pytest.raises(ValueError, match=message):
+        train(tmp_path, MakeBadNumbers("shape", 0.0, 7, test=test), backend=backend)
+    (line,) = lines_of(caplog)
+    assert ("monitor" if test else "worker 1") in line
     saved_after_an_error(tmp_path)
 
 

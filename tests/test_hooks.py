@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from a3c_tf.agents.a3c import A3CAgent, A3CHyperparameters
-from a3c_tf.agents.base import Agent, Rollout
+from a3c_tf.agents.base import Agent
+from a3c_tf.agents.learning import Rollout
 from a3c_tf.agents.loading import load_agent
 from a3c_tf.agents.n_step_q import NStepQAgent, NStepQHyperparameters
 from a3c_tf.backends.processes import STOP_SECONDS

@@ -16,7 +16,7 @@ import pytest
 
 from a3c_tf import monitor
 from a3c_tf.agents.a3c import A3CAgent
-from a3c_tf.agents.base import Rollout
+from a3c_tf.agents.learning import Rollout
 from a3c_tf.build import build_agent
 from a3c_tf.checkpoints import load_checkpoint, newest_checkpoint, save_checkpoint
 from a3c_tf.config import Backend, TrainConfig, load_preset

@@ -74,6 +74,9 @@ def masks_of(env: gym.Env, steps: int = 3) -> list[list[int]]:
         observation, *_ = env.step(action)
         observations.append(observation)
     assert all(env.observation_space.contains(o) for o in observations)
+    assert all(
+        o["action_mask"].dtype == env.observation_space["action_mask"].dtype for o in observations
+    )
     assert [o["observation"][0] for o in observations] == list(range(steps + 1))
     return [o["action_mask"].tolist() for o in observations]
 
@@ -233,6 +236,18 @@ def test_vector_environment() -> None:
     observation, *_ = envs.step(np.array([0, 0]))  # resets
     assert observation["action_mask"].tolist() == [[0, 1], [1, 0]]
     assert observation["observation"].tolist() == [[0], [0]]
+
+
+def test_masks_in_observations_stay() -> None:
+    """They are not put into a Dict once more."""
+    space = Dict({"here": HERE, "action_mask": MultiBinary(2)})
+
+    def make_env(index: int, test: bool) -> gym.Env:
+        return _Rules(Discrete(2), [0, 1], observation_space=space)
+
+    assert make_vector_env(make_env, 0, 2, False, masked=True).single_observation_space == space
+    envs = SyncVectorEnv([lambda: make_env(0, False)] * 2)
+    assert make_vector_env(lambda index, test: envs, 0, 2, False, masked=True) is envs
 
 
 def test_native_vector_environment_is_not_taken() -> None:

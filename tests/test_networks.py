@@ -163,3 +163,64 @@ def test_unsupported_space(observations: gym.Space, actions: gym.Space, named: s
     """The message names the space."""
     with pytest.raises(ValueError, match=named):
         build_actor_critic(observations, actions)
+
+
+HEADS = 256 * 3 + 3, 256 + 1
+
+
+@pytest.mark.parametrize(
+    ("network", "convolutions", "dense", "heads"),
+    [
+        ("nature_cnn", [8224, 32832, 36928], 3136 * 512 + 512, (512 * 3 + 3, 512 + 1)),
+        (
+            "impala",
+            [592, *4 * [2320], 4640, *4 * [9248], *5 * [9248]],
+            11 * 11 * 32 * 256 + 256,
+            HEADS,
+        ),
+        ("paper_cnn", [4112, 8224], 9 * 9 * 32 * 256 + 256, HEADS),
+    ],
+)
+def test_weights_of_networks_for_images(
+    network: Any, convolutions: list[int], dense: int, heads: tuple[int, int]
+) -> None:
+    """As many as the papers' layers have, with four frames of 84 x 84."""
+    space = gym.spaces.Box(0, 255, (84, 84, 4), np.uint8)
+    model = build_actor_critic(space, ACTIONS, network=network, shared_trunk=True)
+    counts = [layer.count_params() for layer in model.layers if layer.count_params()]
+    assert counts[: len(convolutions)] == convolutions
+    assert counts[len(convolutions)] == dense
+    assert sorted(counts[-2:]) == sorted(heads)
+    assert len(counts) == len(convolutions) + 3
+    assert len(model.trainable_variables) == 2 * len(counts)
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_channels_first(normalize: bool) -> None:
+    """Frames one after the other give what the same frames as channels give."""
+    images = np.random.default_rng(0).integers(256, size=(2, 40, 40, 3), dtype=np.uint8)
+    last = build(box((40, 40, 3), np.uint8), network="paper_cnn", normalize=normalize)
+    first = build(box((3, 40, 40), np.uint8), network="paper_cnn", normalize=normalize)
+    for ours, theirs in zip(first(np.moveaxis(images, 3, 1)), last(images), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+def test_images_beside_numbers() -> None:
+    """Both reach the dense layer."""
+    space = gym.spaces.Dict(
+        frame=box((40, 40, 3), np.uint8), speed=box((2,)), gear=gym.spaces.Discrete(5)
+    )
+    model = build(space, network="paper_cnn", shared_trunk=True)
+    (dense,) = [layer for layer in model.layers if layer.name == "shared_dense"]
+    assert dense.kernel.shape[0] == 3 * 3 * 32 + 5 + 2
+
+
+@pytest.mark.parametrize(
+    ("network", "shape"), [("paper_cnn", (7, 84, 3)), ("nature_cnn", (30, 30, 1))]
+)
+def test_small_images(network: Any, shape: tuple[int, ...]) -> None:
+    """One line that names net and size."""
+    with pytest.raises(ValueError, match=f"{network} needs larger images than") as raised:
+        build(box(shape, np.uint8), network=network)
+    assert "\n" not in str(raised.value)
+    build(box(shape, np.uint8), network="impala")

@@ -12,12 +12,11 @@ import pytest
 
 from a3c_tf import cli
 from a3c_tf.agents.a3c import A3CAgent
-from a3c_tf.agents.base import REWARD_SCALE
 from a3c_tf.agents.loading import load_agent
 from a3c_tf.envs.runner import EnvRunner
 from a3c_tf.evaluation import Evaluator
 from a3c_tf.networks import build_actor_critic
-from a3c_tf.normalization import RunningNormalization, normalizations
+from a3c_tf.normalization import Normalizations, RunningNormalization
 from a3c_tf.parameters import ParameterServer
 from a3c_tf.quiet import keras, tf
 from a3c_tf.schedules import Schedule
@@ -151,7 +150,7 @@ def test_images() -> None:
     """In units of their range, once; what hardly ever changes is not amplified a lot."""
     space = gym.spaces.Box(0, 255, (2, 2, 1), np.uint8)
     model = build_actor_critic(space, gym.spaces.Discrete(2), (4,), normalize=True)
-    (layer,) = normalizations(model)
+    (layer,) = Normalizations({"model": model}).layers
     images = np.zeros((4, 2, 2, 1), np.uint8)
     images[:, 0, 0, 0] = [0, 255, 0, 255]
     images[:, 0, 1, 0] = [100, 100, 100, 101]
@@ -237,7 +236,7 @@ def test_parts_of_observations() -> None:
     assert runner.error is None
     seen = [observation for env in envs for observation in env.acted_on]
     assert len(seen) == server.global_step == 40
-    layers = normalizations(agent.model)
+    layers = Normalizations({"model": agent.model}).layers
     assert [agent.observations.net_names[layer.part] for layer in layers] == [
         *["far", "image", "number"]  # sorted by Gymnasium
     ]
@@ -277,7 +276,7 @@ def test_every_step_is_seen_once(tmp_path: Path, backend: Any, workers: int) -> 
         eval_n_episodes=2,
         global_step_hooks=[lambda env, agent, step: steps.append(step)],
     )
-    (observations, rewards) = agent._normalizations
+    (observations, rewards) = agent.normalizations.layers
     assert float(observations.count) == float(rewards.count) == steps[-1] >= 600
     # The first number is the worker's, which is 100 in evaluation; the others by the step.
     mean = observations.mean.numpy()
@@ -308,13 +307,13 @@ def test_workers_act_by_the_globals_statistics() -> None:
             worker.iterate(runner)
             for ours, theirs in zip(worker.agent.weights, agent.weights, strict=True):
                 np.testing.assert_array_equal(ours, theirs)
-        assert float(agent._normalizations[0].count) == server.global_step > 4 * number
+        assert float(agent.normalizations.layers[0].count) == server.global_step > 4 * number
 
 
 def test_evaluation_leaves_them_alone() -> None:
     """It acts by them, and that is all."""
     agent = normalizing_agent()
-    see(agent._normalizations[0], np.random.default_rng(0).normal(size=(5, 11)))
+    see(agent.normalizations.layers[0], np.random.default_rng(0).normal(size=(5, 11)))
     before = [weight.numpy() for weight in agent.weights]
     assert Evaluator(agent, lambda index, test: KnownEnv(), 4, envs=2).run()
     for ours, theirs in zip(before, agent.weights, strict=True):
@@ -324,8 +323,8 @@ def test_evaluation_leaves_them_alone() -> None:
 def test_clones_and_copies_on_disk_have_them(tmp_path: Path) -> None:
     """The same outputs for observations and rewards."""
     agent, rng = normalizing_agent(), np.random.default_rng(0)
-    see(agent._normalizations[0], 5 + 2 * rng.normal(size=(9, 11)))
-    see(agent._normalizations[1], 3 * rng.normal(size=9))
+    see(agent.normalizations.layers[0], 5 + 2 * rng.normal(size=(9, 11)))
+    see(agent.normalizations.layers[1], 3 * rng.normal(size=9))
     agent.save(tmp_path)
     rows, rewards = rng.normal(size=(4, 11)), tf.constant(rng.normal(size=(2, 3)), tf.float32)
     for other in (agent.clone(), load_agent(tmp_path)):
@@ -334,9 +333,9 @@ def test_clones_and_copies_on_disk_have_them(tmp_path: Path) -> None:
         np.testing.assert_array_equal(
             agent.learned_rewards(rewards), other.learned_rewards(rewards)
         )
-        assert other.moments_size == agent.moments_size == 23 + 3
-        see(other._normalizations[0], rows)  # nothing is shared with the copy
-    assert float(agent._normalizations[0].count) == 9
+        assert other.normalizations.size == agent.normalizations.size == 23 + 3
+        see(other.normalizations.layers[0], rows)  # nothing is shared with the copy
+    assert float(agent.normalizations.layers[0].count) == 9
 
 
 # Rewards ------------------------------------------------------------------------------------------
@@ -364,7 +363,7 @@ def test_spread_of_discounted_returns(t_max: int) -> None:
     runner = EnvRunner(vector(*envs), t_max, discount=0.9)
     worker.run(runner, stop_after(24 // t_max))
     returns = np.concatenate([discounted_returns(env, 0.9) for env in envs])
-    (scale,) = normalizations(agent.nets[REWARD_SCALE])
+    scale = agent.normalizations.layers[-1]
     assert_statistics(scale, returns, rtol=1e-4)
     rewards = tf.constant([[5.0, -7.0]])
     np.testing.assert_allclose(agent.learned_rewards(rewards), rewards / np.std(returns), rtol=1e-4)
@@ -392,7 +391,7 @@ def test_loss_is_about_scaled_rewards() -> None:
 def test_rewards_are_clipped_after_scaling() -> None:
     """In the units that are learned."""
     agent = normalizing_agent(reward_clip=0.5)
-    see(agent._normalizations[1], [-100.0, 100.0])
+    see(agent.normalizations.layers[1], [-100.0, 100.0])
     rewards = tf.constant([[20.0, 70.0, -1000.0]])
     np.testing.assert_allclose(agent.learned_rewards(rewards), [[0.2, 0.5, -0.5]], rtol=1e-5)
     assert make_agent(KnownEnv()).learned_rewards(rewards) is rewards
@@ -403,7 +402,7 @@ def test_first_rewards(tmp_path: Path) -> None:
     agent = normalizing_agent()
     rewards = tf.constant([[0.0, 3.0, -2.0]])
     np.testing.assert_allclose(agent.learned_rewards(rewards), rewards)
-    see(agent._normalizations[1], np.zeros(50))
+    see(agent.normalizations.layers[1], np.zeros(50))
     np.testing.assert_allclose(agent.learned_rewards(rewards), [[0.0, 10.0, -10.0]])
 
     def make_env(index: int, test: bool) -> gym.Env:
@@ -434,8 +433,8 @@ def test_flags(tmp_path: Path, flags: list[str], state_size: int, moments_size: 
     assert cli.train([*short.split(), *flags, "--outdir", str(tmp_path / "run")]) == 0
     (saved,) = tmp_path.glob("run/*_finish")
     agent = load_agent(saved)
-    assert (agent.state_size, agent.moments_size) == (state_size, moments_size)
-    assert all(float(layer.count) >= 40 for layer in agent._normalizations)
+    assert (agent.state_size, agent.normalizations.size) == (state_size, moments_size)
+    assert all(float(layer.count) >= 40 for layer in agent.normalizations.layers)
 
 
 # Learning -----------------------------------------------------------------------------------------

@@ -34,6 +34,11 @@ def worker_processes() -> list[psutil.Process]:
     ]
 
 
+def runs(process: psutil.Process) -> bool:
+    """Whether it has not ended."""
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
     """No process, no thread and no shared memory outlives a run."""
@@ -145,6 +150,36 @@ def test_interrupt_with_a_child_stuck(tmp_path: Path) -> None:
         train(tmp_path, make_env, steps=10**9, on_tick=on_tick)
     assert time.monotonic() - interrupted[0] < 12
     assert list(tmp_path.glob("*_except"))
+
+
+def test_fork_server_that_is_killed(tmp_path: Path) -> None:
+    """The run goes on, and its end finds the children all the same, even one that is stuck."""
+    notes = tmp_path / "stuck"
+
+    def stick() -> None:
+        notes.touch()
+        time.sleep(1000)
+
+    def make_env(index: int, test: bool) -> gym.Env:
+        return KnownEnv(on_step=stick) if index == 1 else KnownEnv()
+
+    children: list[psutil.Process] = []
+    killed_at = 0
+
+    def on_tick(step: int, progress: Progress) -> None:
+        nonlocal killed_at
+        if notes.exists() and not children:
+            children.extend(worker_processes())
+            children[0].parent().kill()
+            killed_at = step
+        if children and step > killed_at + 200:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "run", make_env, steps=10**9, on_tick=on_tick)
+    assert len(children) == 2
+    assert not [child for child in children if runs(child)]
+    assert list((tmp_path / "run").glob("*_except"))
 
 
 def test_reports_arrive(tmp_path: Path) -> None:

@@ -86,6 +86,18 @@ def test_which_preset(arguments: list[str], preset: str | None) -> None:
     assert config.t_max == (PRESET["t_max"] if preset else TrainConfig().t_max)
 
 
+@pytest.mark.parametrize("env", ["ALE/Breakout-v5", "Breakout-v4", "BreakoutNoFrameskip-v4"])
+def test_preset_of_all_atari_games(env: str) -> None:
+    """It serves every one of them, whatever the id's version; flags go before it."""
+    preset = load_preset("Atari")
+    config, origins = parse_settings(["--env", env, "--t-max", "20"])
+    assert (config.env, config.preset, config.t_max) == (env, "Atari", 20)
+    assert (config.network, config.steps) == (preset["network"], preset["steps"])
+    assert (origins["network"], origins["env"]) == ("preset Atari", "flags")
+    config, _ = parse_settings(["--env", env, "--preset", "None"])
+    assert config == TrainConfig(env=env)
+
+
 def test_resumed_run_goes_before_defaults(run: Path) -> None:
     """Its settings are taken, not those of the preset of today."""
     config, origins = parse_settings(["--resume", str(run)])

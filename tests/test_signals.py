@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +31,7 @@ from tests.helpers import make_agent
 
 ROOT = Path(__file__).parents[1]
 START_SECONDS = 90.0  # until a run is where it is to be
-END_SECONDS = 10.0  # from a signal to the program's end, and what a busy machine adds
+END_SECONDS = 10.0  # from a signal to the end of the program and all that it has started
 CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 143}
 
 # The environment is slow or stuck where the variable PLACE says, and leaves a file there.
@@ -113,7 +114,6 @@ class Outcome(NamedTuple):
     Attributes:
         directory: where it ran.
         code: its exit code.
-        start: seconds until it was where it was to be.
         seconds: from the signal to its end.
         out: its standard output, in lines.
         err: its standard error.
@@ -122,7 +122,6 @@ class Outcome(NamedTuple):
 
     directory: Path
     code: int
-    start: float
     seconds: float
     out: list[str]
     err: str
@@ -177,7 +176,6 @@ def is_there(directory: Path, place: str) -> bool:
 
 def outcome(directory: Path, case: Case) -> Outcome:
     """Starts a run, sends the signal when it is there, and sees how it ends."""
-    begun = time.monotonic()
     process = start(directory, case.place, "--backend", case.backend)
     try:
         wait_for(process, lambda: is_there(directory, case.place))
@@ -189,25 +187,20 @@ def outcome(directory: Path, case: Case) -> Outcome:
                 (os.killpg if case.group else os.kill)(process.pid, number)
         out, err = process.communicate(timeout=60)
         seconds = time.monotonic() - sent
+        print(f"{seconds:.1f} s from the signal to the end")  # for the eye: see pytest -rP
+        _, alive = psutil.wait_procs(family, 5)
+        memory = Path("/dev/shm").glob(f"a3c_tf-{process.pid}-*")
+        left = [*alive, *memory]
     finally:
-        process.kill()
-    _, alive = psutil.wait_procs(family, 5)
-    memory = Path("/dev/shm").glob(f"a3c_tf-{process.pid}-*")
-    return Outcome(
-        directory,
-        process.returncode,
-        sent - begun,
-        seconds,
-        out.splitlines(),
-        err,
-        [*alive, *memory],
-    )
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    return Outcome(directory, process.returncode, seconds, out.splitlines(), err, left)
 
 
 def assert_ended_well(case: Case, result: Outcome) -> None:
     """Soon, with the signal's code, one short message, all saved, and nothing left."""
     assert result.code == CODES[case.name], result
-    assert result.seconds < END_SECONDS + result.start
+    assert result.seconds < END_SECONDS
     assert result.left == []
     assert "Traceback" not in result.err
     lines = result.err.splitlines()
@@ -239,7 +232,7 @@ CASES = [
     Case("building", "processes", "SIGINT", 1, group=True),
     Case("saving", "processes", "SIGINT", 2, group=True),
     Case("stuck", "threads", "SIGINT", 1),
-    Case("stuck", "processes", "SIGTERM", 2),
+    Case("stuck", "processes", "SIGTERM", 2, group=True),
     Case("stuck in the last evaluation", "threads", "SIGINT", 1),
 ]
 

@@ -8,11 +8,13 @@ from typing import Any
 
 import gymnasium as gym
 
-from a3c_tf.agents.base import REWARD_SCALE, Agent, Hyperparameters, Rollout
+from a3c_tf.agents.base import Agent
+from a3c_tf.agents.learning import Hyperparameters, Rollout
 from a3c_tf.distributions import Distribution
 from a3c_tf.graphs import Tensor
 from a3c_tf.losses import Reduction, a3c_loss, explained_variance
 from a3c_tf.networks import join_nets
+from a3c_tf.normalization import REWARD_SCALE
 from a3c_tf.quiet import keras, tf
 from a3c_tf.returns import advantages_and_returns
 from a3c_tf.schedules import Schedule

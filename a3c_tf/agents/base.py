@@ -6,86 +6,29 @@ import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
 from a3c_tf.actions import Actions, actions_for
+from a3c_tf.agents.learning import Hyperparameters, Rollout
 from a3c_tf.distributions import Distribution
 from a3c_tf.envs.spaces import space_to_json
 from a3c_tf.graphs import CompiledFunction, Tensor, tf_variables
 from a3c_tf.layers import all_layers
-from a3c_tf.normalization import normalizations
+from a3c_tf.normalization import REWARD_SCALE, Normalizations
 from a3c_tf.observations import Arrays, Observations
 from a3c_tf.quiet import keras, tf
 from a3c_tf.schedules import Schedule
 
 FORMAT = 2  # of a saved agent
 DESCRIPTION = "agent.json"
-REWARD_SCALE = "reward_scale"  # the net that scales rewards, where there is one
 
 AnyAgent = TypeVar("AnyAgent", bound="Agent")
-
-
-@dataclass(frozen=True)
-class Hyperparameters:
-    """What every learner needs beside the nets and the optimizer.
-
-    Attributes:
-        gamma: discount factor.
-        learning_rate: of the optimizer, by the global step.
-        max_gradient_norm: gradients are scaled down to this global norm; 0 leaves them alone.
-        reward_clip: rewards are learned within plus and minus this; 0 leaves them alone.
-    """
-
-    gamma: float = 0.99
-    learning_rate: Schedule = field(default_factory=lambda: Schedule.constant(7e-4))
-    max_gradient_norm: float = 0.5
-    reward_clip: float = 0.0
-
-    def schedules(self) -> dict[str, Schedule]:
-        """Those that change with the global step, by name."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {name: value for name, value in values.items() if isinstance(value, Schedule)}
-
-
-class Rollout(NamedTuple):
-    """T steps of K environments as tensors; all but the observations and actions are float32.
-
-    Attributes:
-        observations: s_0 .. s_T, [T + 1, K, ...], one tensor for each of `Observations.parts`.
-        actions: as the policy drew them, [T, K] or [T, K, n].
-        rewards: [T, K].
-        terminated: 1 where the episode ended by itself, [T, K].
-        truncated: 1 where it was cut off, [T, K].
-        valid: 1 where an action was taken, 0 on a reset step, [T, K].
-        discounted: G_t = r_t + gamma G_{t-1} within an episode, [T, K]; zeros where nobody asks.
-        state: of a recurrent net, before the first step, [K, S].
-        starts: 1 where s_t is the first of an episode, [T + 1, K].
-    """
-
-    observations: Sequence[Tensor]
-    actions: Tensor
-    rewards: Tensor
-    terminated: Tensor
-    truncated: Tensor
-    valid: Tensor
-    discounted: Tensor
-    state: Tensor
-    starts: Tensor
-
-    @property
-    def all_rows(self) -> list[Tensor]:
-        """The observations as [(T + 1) x K, ...], time-major."""
-        return [_rows(part) for part in self.observations]
-
-
-def _rows(part: Tensor) -> Tensor:
-    return tf.reshape(part, [part.shape[0] * part.shape[1], *part.shape[2:]])
 
 
 class Agent(ABC):
@@ -119,6 +62,7 @@ class Agent(ABC):
         statistics: names of the scalars that `loss` returns, in order: TensorBoard's tags.
         observations: how observations reach the nets.
         actions: how the policy acts.
+        normalizations: those in its nets.
         state_size: S, numbers that a recurrent net carries from step to step; 0 if it is not.
     """
 
@@ -149,7 +93,7 @@ class Agent(ABC):
         self.actions = actions_for(action_space)
         if self.observations.masked:
             _check_mask(self.observations.parts[-1], self.actions, action_space)
-        self._normalizations = [n for net in self.nets.values() for n in normalizations(net)]
+        self.normalizations = Normalizations(self.nets)
         self._seed = seed
         self._calls = 0
         self._act: dict[tuple[int, bool], CompiledFunction] = {}
@@ -231,7 +175,8 @@ class Agent(ABC):
         The optimizer is the same object: it belongs to the global variables, and a clone only
         computes gradients.
         """
-        nets = {name: _copied(name, net) for name, net in self.nets.items()}
+        with keras.saving.custom_object_scope(self.custom_objects()):
+            nets = {name: _copied(name, net) for name, net in self.nets.items()}
         for name, net in self.nets.items():
             nets[name].set_weights(net.get_weights())
         return type(self)(
@@ -243,35 +188,10 @@ class Agent(ABC):
             seed=self._seed,
         )
 
-    def custom_classes(self) -> set[type]:
-        """The classes of the nets, and of the layers in them, that are not Keras's."""
-        layers = [layer for net in self.nets.values() for layer in all_layers(net)]
-        return {type(layer) for layer in layers if not type(layer).__module__.startswith("keras.")}
-
-    # What was seen --------------------------------------------------------------------------
-
-    @property
-    def moments_size(self) -> int:
-        """How many numbers `moments` returns: 0 unless something is normalised."""
-        return sum(layer.moments_size for layer in self._normalizations)
-
-    def moments(self, rollout: Rollout) -> Tensor:
-        """What a rollout adds to the statistics of the normalisations. Part of a graph."""
-        valid = tf.reshape(rollout.valid, [-1])
-        rewards = self.nets.get(REWARD_SCALE)
-        scales = [] if rewards is None else list(normalizations(rewards))
-        moments = [tf.zeros([0])]
-        for layer in self._normalizations:
-            # What the value of the last observation will be is seen again in the next rollout.
-            seen = rollout.discounted if layer in scales else rollout.observations[layer.part][:-1]
-            moments.append(layer.moments(_rows(seen), valid))
-        return tf.concat(moments, axis=0)
-
-    def absorb(self, moments: Tensor) -> None:
-        """Takes `moments` into the statistics: on the globals, under the lock, in a graph."""
-        sizes = [layer.moments_size for layer in self._normalizations]
-        for layer, part in zip(self._normalizations, tf.split(moments, sizes), strict=True):
-            layer.merge(part)
+    def custom_objects(self) -> dict[str, type]:
+        """The classes of the nets and of the layers in them that are not Keras's, by name."""
+        kinds = {type(layer) for net in self.nets.values() for layer in all_layers(net)}
+        return {k.__name__: k for k in kinds if not k.__module__.startswith("keras.")}
 
     def learned_rewards(self, rewards: Tensor) -> Tensor:
         """The rewards that the loss is about, [T, K], where they are not the environment's own."""

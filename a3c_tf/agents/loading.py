@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ BUILT_IN = (
     FreeOutputs,
     RunningNormalization,
 )  # imported, and by that known
+
+LONG = 300  # characters of somebody else's error message
 
 
 def load_agent(
@@ -76,7 +79,7 @@ def load_agent(
             seed=seed,
         )
     except Exception as error:  # Keras raises all kinds, zipfile and h5py their own
-        raise ValueError(f"the agent in {directory} cannot be loaded: {error}") from error
+        raise ValueError(f"the agent in {directory} cannot be loaded: {_reason(error)}") from error
 
 
 def _hyperparameters(kind: type[Agent], saved: dict[str, Any]) -> Any:
@@ -91,3 +94,16 @@ def _hyperparameters(kind: type[Agent], saved: dict[str, Any]) -> Any:
         return tuple(value) if isinstance(value, list) else value
 
     return kind.hyperparameters_type(**{name: restored(v) for name, v in saved.items()})
+
+
+def _reason(error: Exception) -> str:
+    """Keras's explanations go over many lines."""
+    text = " ".join(str(error).split())
+    unknown = re.search(r"Could not locate class '(\w+)'", text)
+    if unknown is None:
+        return text if len(text) < LONG else f"{text[:LONG]} ..."
+    name = unknown[1]
+    return (
+        f"its class {name} is not known: import the module that registers it with "
+        f"keras.saving.register_keras_serializable, or give custom_objects={{{name!r}: {name}}}"
+    )

@@ -9,7 +9,8 @@ from typing import Any
 import gymnasium as gym
 
 from a3c_tf.actions import only_allowed
-from a3c_tf.agents.base import Agent, Hyperparameters, Rollout
+from a3c_tf.agents.base import Agent
+from a3c_tf.agents.learning import Hyperparameters, Rollout
 from a3c_tf.distributions import Categorical
 from a3c_tf.graphs import CompiledFunction, Tensor, tf_variables
 from a3c_tf.losses import explained_variance

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from a3c_tf.agents.base import REWARD_SCALE, Agent
+from a3c_tf.agents.base import Agent
 from a3c_tf.envs.factory import MakeEnv, make_vector_env
 from a3c_tf.envs.runner import EnvRunner
 from a3c_tf.errors import at_the_end
+from a3c_tf.normalization import REWARD_SCALE
 from a3c_tf.parameters import Connection
 from a3c_tf.worker import Turn, Worker
 

@@ -5,6 +5,6 @@ import os
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # the nets of a worker are too small for a GPU
 
 import a3c_tf.backends.child  # noqa: F401
-from a3c_tf.signals import leave_ctrl_c_to_the_parent
+from a3c_tf.signals import outlive_signals
 
-leave_ctrl_c_to_the_parent()
+outlive_signals()

@@ -20,11 +20,12 @@ from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection as Pipe
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
-from time import monotonic, perf_counter
+from time import monotonic, perf_counter, sleep
 from typing import Any
 
 import cloudpickle
 import numpy as np
+import psutil
 
 from a3c_tf.agents.base import Agent
 from a3c_tf.agents.loading import load_agent
@@ -40,6 +41,8 @@ from a3c_tf.signals import read_stack, signals_held_back, thread_stack
 POLL_SECONDS = 0.1
 STOP_SECONDS = 4.0  # for a child to end after the stop; then it is killed
 ABANDON_SECONDS = 2.0  # for a child to start after the stop; then it is not waited for
+END_POLL_SECONDS = 0.02  # between two looks at whether it has ended
+ZOMBIE = psutil.STATUS_ZOMBIE  # it has ended, but nobody has asked how
 CHILD_NAME = "a3c_tf worker"
 MISSING_GUARD = 79  # exit code of a child that would have trained by itself
 
@@ -104,16 +107,18 @@ class ProcessWorker:
         self._plan = plan
         self._flat = flat
         # Classes come along so that their modules are imported, which registers them.
-        custom = {kind.__name__: kind for kind in agent.custom_classes()}
-        self._files = {**saved, PLAN: cloudpickle.dumps((type(agent), custom, plan))}
+        contents = type(agent), agent.custom_objects(), plan
+        self._files = {**saved, PLAN: cloudpickle.dumps(contents)}
         self._sizes = (
             sum(weight.shape.num_elements() for weight in agent.weights),
-            sum(int(np.prod(v.shape)) for v in agent.trainable_variables) + agent.moments_size,
+            sum(int(np.prod(v.shape)) for v in agent.trainable_variables)
+            + agent.normalizations.size,
         )
         self._report = Report()
         self._episodes: list[Episode] = []
         self._lock = threading.Lock()
         self._process: Any = None
+        self._child: psutil.Process | None = None
         self._stack_file = Path()
         self._thread = 0
         self._logger = logger
@@ -191,6 +196,8 @@ class ProcessWorker:
             try:
                 with pipe, signals_held_back():  # a Ctrl-C would end a fork server that is starting
                     self._process.start()
+                with suppress(psutil.NoSuchProcess):  # it has died already
+                    self._child = psutil.Process(self._process.pid)
             except Exception as error:  # such as that the fork server has died
                 errors.append(error)
 
@@ -222,7 +229,7 @@ class ProcessWorker:
                 mailbox.stop[0] = 1
                 stopped_at = monotonic()
                 if not heard:  # still getting ready: there is nothing to end
-                    self._process.kill()
+                    self._kill()
                     return
             if stopped_at is not None and monotonic() > stopped_at + STOP_SECONDS:
                 self._patience = 0.0
@@ -252,11 +259,25 @@ class ProcessWorker:
         if not self.active:
             return
         self.active = False
-        self._process.join(self._patience)
-        if self._process.is_alive():
+        deadline = monotonic() + self._patience
+        while self._runs() and monotonic() < deadline:
+            sleep(END_POLL_SECONDS)
+        if self._runs():
             self._logger.error("worker %d does not end; its process is killed", self.index)
-            self._process.kill()
-            self._process.join()
+            self._kill()
+        self._process.join(STOP_SECONDS)
+
+    def _runs(self) -> bool:
+        """Whether the child has not ended; `self._process` thinks so if the fork server is gone."""
+        with suppress(psutil.NoSuchProcess):
+            child = self._child
+            return child is not None and child.is_running() and child.status() != ZOMBIE
+        return False
+
+    def _kill(self) -> None:
+        with suppress(psutil.NoSuchProcess):
+            if self._child is not None:
+                self._child.kill()
 
     def _how_it_ended(self) -> str:
         code = self._process.exitcode
@@ -289,11 +310,11 @@ def process_workers(
         agent.save(directory)
         saved = {path.name: path.read_bytes() for path in Path(directory).iterdir()}
         try:
-            load_agent(directory)
+            load_agent(directory, custom_objects=agent.custom_objects())
         except ValueError as error:
             raise ValueError(
-                "the agent cannot be taken to worker processes: register its own layers with "
-                "keras.saving.register_keras_serializable, or take backend='threads'"
+                "the agent cannot be taken to worker processes; mend its layers' get_config, or "
+                f"take backend='threads': {error}"
             ) from error
     return [ProcessWorker(plan, saved, flat, logger) for plan in plans]
 

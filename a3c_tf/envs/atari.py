@@ -52,6 +52,8 @@ def make_atari(spec: EnvSpec, sticky_actions: bool, noops: int = MAX_NOOPS) -> g
         repeat_action_probability=STICKINESS * sticky_actions,
         max_num_frames_per_episode=None,  # it would count the no-ops too
     )
+    if sticky_actions:
+        game = _Reseeded(game)
     game = AtariPreprocessing(_FireReset(game), noops, FRAME_SKIP, SIZE)
     game = _LostLives(TimeLimit(game, MAX_STEPS))
     return FrameStackObservation(game, FRAMES, padding_type="zero")
@@ -92,6 +94,17 @@ def _no_banner() -> None:
     from ale_py import ALEInterface, LoggerMode
 
     ALEInterface.setLoggerMode(LoggerMode.Error)
+
+
+class _Reseeded(gym.Wrapper):
+    """Seeds each game from `np_random`: what ale-py draws can then be repeated from there."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        if seed is None:
+            seed = int(self.unwrapped.np_random.integers(2**31))
+        return self.env.reset(seed=seed, options=options)
 
 
 class _FireReset(gym.Wrapper):

@@ -149,23 +149,32 @@ def make_vector_env(
 
 
 class _Episodes(gym.Wrapper):
-    """Ends episodes that the environment itself does not; rewards as floats.
+    """Ends episodes that the environment itself does not; rewards as floats; checks shapes.
 
     An episode is truncated after `max_episode_len` steps, and where `info["needs_reset"]` is
-    true, as in ChainerRL. (`SyncVectorEnv` refuses a reward that is an array of one element.)
+    true, as in ChainerRL. (`SyncVectorEnv` refuses a reward that is an array of one element,
+    and does not say what is wrong with an observation that fits in with no others.)
     """
 
     def __init__(self, env: gym.Env, max_episode_len: int | None) -> None:
         super().__init__(env)
         self._limit = math.inf if max_episode_len is None else max_episode_len
+        self._shape = env.observation_space.shape  # None for a Dict or Tuple
         self._steps = 0
 
     def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
         self._steps = 0
-        return self.env.reset(**arguments)
+        observation, info = self.env.reset(**arguments)
+        self._check(observation)
+        return observation, info
+
+    def _check(self, observation: Any) -> None:
+        if self._shape is not None and np.shape(observation) != self._shape:
+            _check_observation(name_of(self.env), self.observation_space, observation)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.env.step(action)
+        self._check(observation)
         self._steps += 1
         cut = truncated or self._steps >= self._limit or bool(info.get("needs_reset"))
         return observation, np.asarray(reward).item(), terminated, cut, info

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from a3c_tf.errors import NotFiniteError
+from a3c_tf.envs.checks import check_finite, check_observations
 from a3c_tf.observations import Arrays, Observations
 
 # Rows of what `EnvRunner.finish_rollout` returns.
@@ -213,13 +213,8 @@ class EnvRunner:
 
     def _keep(self, observation: Any) -> None:
         kept = self._space.arrays(observation, len(self.starts))
-        self._check_observations(kept)
+        check_observations("environment", kept)
         self._observations = kept
-
-    def _check_observations(self, observations: Arrays) -> None:
-        for array in observations:
-            if array.dtype == np.float32 and not np.isfinite(array).all():
-                raise NotFiniteError(_not_finite("observation", array))
 
     def _discounted_returns(
         self, rewards: npt.NDArray[np.float64], ended: npt.NDArray[np.bool_]
@@ -233,8 +228,7 @@ class EnvRunner:
         return returns
 
     def _check_rewards(self, rewards: npt.NDArray[np.float64]) -> None:
-        if not np.isfinite(rewards[: self._t]).all():
-            raise NotFiniteError(_not_finite("reward", rewards[: self._t].T))
+        check_finite("reward of environment", rewards[: self._t].T)
 
     def _count(
         self,
@@ -262,9 +256,3 @@ class EnvRunner:
 
 def _checksum(arrays: Arrays) -> str:
     return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
-
-
-def _not_finite(what: str, values: npt.NDArray[Any]) -> str:
-    """Which of K environments it was, and what; `values` is [K, ...]."""
-    position = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
-    return f"the {what} of environment {position[0]} is {values[position]}"
