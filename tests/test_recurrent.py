@@ -242,7 +242,7 @@ def test_learning_repeats_acting_while_weights_change(monkeypatch: pytest.Monkey
 
 
 def test_gradient_flows_through_time() -> None:
-    """Within a rollout, up to an episode's start; not into the state that it began with."""
+    """Back to the episode's start and no further."""
     agent = recurrent_agent()
     rows, state = tf.Variable(tf.ones([4, 11])), tf.Variable(tf.ones([1, 20]))
     with tf.GradientTape() as tape:
