@@ -56,8 +56,10 @@ class Observations:
         self.parts = self.net_parts
         if isinstance(space, spaces.Dict) and self.masked:
             self.parts = [*self.net_parts, space.spaces[MASK]]
-        self._starts = [
-            np.asarray(part.start, np.int64) if is_choice(part) else 0 for part in self.parts
+        # Looked up once: `arrays` is called for every step.
+        self._casts = [
+            (np.asarray(p.start) if is_choice(p) else None, part_shape(p), part_dtype(p))
+            for p in self.parts
         ]
 
     def arrays(self, observations: Any, batch_size: int) -> Arrays:
@@ -68,16 +70,15 @@ class Observations:
         """
         values = self._values(observations)
         return [
-            _cast(value, part, start, batch_size)
-            for value, part, start in zip(values, self.parts, self._starts, strict=True)
+            _cast(value, batch_size, *cast) for value, cast in zip(values, self._casts, strict=True)
         ]
 
     def single(self, observation: Any) -> Arrays:
         """One environment's observation as arrays, [1, ...] each."""
         values = self._values(observation)
         return [
-            _cast(np.asarray(value)[None], part, start, 1)
-            for value, part, start in zip(values, self.parts, self._starts, strict=True)
+            _cast(np.asarray(value)[None], 1, *cast)
+            for value, cast in zip(values, self._casts, strict=True)
         ]
 
     def layout(self, *leading: int) -> list[tuple[tuple[int, ...], np.dtype[Any]]]:
@@ -160,12 +161,14 @@ def _pack(space: gym.Space, values: Any) -> Any:
     return next(values)
 
 
-def _cast(value: Any, space: gym.Space, start: Any, batch_size: int) -> npt.NDArray[Any]:
-    array = np.asarray(value)
-    given, needed = array.shape, (batch_size, *part_shape(space))
+def _cast(
+    value: Any, batch_size: int, start: Any, shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> npt.NDArray[Any]:
+    # A copy: some environments go on writing into the array that they returned.
+    array = np.array(value if start is None else value - start, dtype)
+    given, needed = array.shape, (batch_size, *shape)
     if given != needed:
         if given[:1] == needed[:1]:
             given, needed = given[1:], needed[1:]
         raise ValueError(f"an observation has the shape {given}, but its space says {needed}")
-    # A copy: some environments go on writing into the array that they returned.
-    return np.array(array - start if is_choice(space) else array, part_dtype(space))
+    return array

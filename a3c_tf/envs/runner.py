@@ -202,8 +202,8 @@ class EnvRunner:
     def _step(self, actions: npt.NDArray[Any]) -> None:
         observation, rewards, terminated, truncated, infos = self.envs.step(actions)
         self._keep(observation)
-        before = self._t - 1
-        reset = (self._terminated | self._truncated)[before] if self._t else self._resetting
+        t = self._t - 1
+        reset = self._terminated[t] | self._truncated[t] if self._t else self._resetting
         self.starts = reset.astype(np.float32)
         self._rewards[self._t] = rewards
         self._terminated[self._t] = terminated
