@@ -375,7 +375,7 @@ def test_spread_of_discounted_returns(t_max: int) -> None:
 def test_loss_is_about_scaled_rewards() -> None:
     """Half as large if the spread is 2."""
     scaled, plain = normalizing_agent(), make_agent(KnownEnv(), (4,), nets={"normalize": True})
-    see(scaled.normalizations[1], [-2.0, 2.0])
+    see(scaled.normalizations.layers[1], [-2.0, 2.0])
     rng = np.random.default_rng(0)
     observations = rng.normal(size=(4, 2, 11)).astype(np.float32)
     actions, rewards = np.ones((3, 2), np.int64), np.float32([[1, 2], [3, 4], [5, 6]])
