@@ -22,8 +22,8 @@ from a3c_tf import cli
 from a3c_tf.backends import supervisor
 from a3c_tf.backends.turns import FixedOrder
 from a3c_tf.checkpoints import newest_checkpoint
-from a3c_tf.envs.factory import MakeEnv, RegisteredEnv
-from a3c_tf.envs.runner import Episode
+from a3c_tf.envs.factory import MakeEnv, RegisteredEnv, make_vector_env
+from a3c_tf.envs.runner import EnvRunner, Episode
 from a3c_tf.monitor import Progress
 from a3c_tf.quiet import keras
 from a3c_tf.schedules import Schedule
@@ -340,6 +340,30 @@ def test_breaks_with_state_and_statistics(
     """Of a recurrent net, and of observations and discounted returns."""
     settings = {"workers": 2, "envs_per_worker": 2, "agent_options": STATEFUL}
     assert_breaks_make_no_difference(tmp_path, episodes, (95,), **settings)
+
+
+def test_runner_comes_back() -> None:
+    """Between any two rollouts: where episodes start, and what they have returned so far."""
+
+    def make_runner(seed: int) -> EnvRunner:
+        envs = make_vector_env(make_drawing, 0, 3, False, replayable=True)
+        return EnvRunner(envs, 2, seed, discount=0.9)
+
+    def rollout(runner: EnvRunner) -> list[Any]:
+        results: list[Any] = [*runner.begin_rollout(), runner.starts]
+        for _ in range(2):
+            results += [*runner.step(np.zeros(3, np.int64)), runner.starts]
+        return [*results, runner.finish_rollout(), str(runner.take_episodes())]
+
+    runner, starts = make_runner(0), set()
+    rollout(runner)
+    for _ in range(30):
+        other = make_runner(1)
+        assert other.restore(json.loads(json.dumps(runner.state())))
+        starts |= set(runner.starts)
+        for ours, theirs in zip(rollout(runner), rollout(other), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+    assert starts == {0.0, 1.0}
 
 
 @pytest.mark.slow

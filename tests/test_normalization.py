@@ -23,7 +23,7 @@ from a3c_tf.schedules import Schedule
 from a3c_tf.training import train_agent_async
 from a3c_tf.worker import Worker
 from tests.envs import ABCEnv, KnownEnv, Observation
-from tests.helpers import make_agent, stop_after, vector
+from tests.helpers import make_agent, rollout_of, stop_after, vector
 
 Floats = npt.NDArray[Any]
 
@@ -261,7 +261,7 @@ def normalizing_agent(env: gym.Env | None = None, **options: Any) -> A3CAgent:
 )
 def test_every_step_is_seen_once(tmp_path: Path, backend: Any, workers: int) -> None:
     """By the globals, whoever has taken it; what evaluation sees does not count."""
-    agent = normalizing_agent()
+    agent = normalizing_agent(gamma=0.5)
     steps: list[int] = []
     train_agent_async(
         tmp_path,
@@ -283,6 +283,9 @@ def test_every_step_is_seen_once(tmp_path: Path, backend: Any, workers: int) -> 
     assert mean[0] <= workers - 1
     np.testing.assert_allclose(mean[2:7], 0.2, atol=0.02)
     np.testing.assert_array_equal(mean[7:], 0.0)
+    # A reward of 1 on each of 5 steps.
+    np.testing.assert_allclose(rewards.mean, np.mean([1, 1.5, 1.75, 1.875, 1.9375]), rtol=0.02)
+    np.testing.assert_allclose(rewards.variance, np.var([1, 1.5, 1.75, 1.875, 1.9375]), rtol=0.1)
     (saved,) = tmp_path.glob("*_finish")
     for ours, theirs in zip(agent.weights, load_agent(saved).weights, strict=True):
         np.testing.assert_array_equal(ours, theirs)
@@ -367,6 +370,22 @@ def test_spread_of_discounted_returns(t_max: int) -> None:
     # What is reported is raw.
     finished = {episode.episode_return for episode in runner.take_episodes()}
     assert finished == {12.0, 600.0}
+
+
+def test_loss_is_about_scaled_rewards() -> None:
+    """Half as large if the spread is 2."""
+    scaled, plain = normalizing_agent(), make_agent(KnownEnv(), (4,), nets={"normalize": True})
+    see(scaled.normalizations.layers[1], [-2.0, 2.0])
+    rng = np.random.default_rng(0)
+    observations = rng.normal(size=(4, 2, 11)).astype(np.float32)
+    actions, rewards = np.ones((3, 2), np.int64), np.float32([[1, 2], [3, 4], [5, 6]])
+    never, always = np.zeros((3, 2), np.float32), np.ones((3, 2), np.float32)
+    losses = [
+        agent.loss(rollout_of(observations, actions, paid, never, never, always), 0.0)[0]
+        for agent, paid in ((scaled, rewards), (plain, rewards / 2), (plain, rewards))
+    ]
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
+    assert abs(float(losses[1] - losses[2])) > 0.1
 
 
 def test_rewards_are_clipped_after_scaling() -> None:

@@ -242,7 +242,7 @@ def test_learning_repeats_acting_while_weights_change(monkeypatch: pytest.Monkey
 
 
 def test_gradient_flows_through_time() -> None:
-    """Within a rollout, up to an episode's start; not into the state that it began with."""
+    """Back to the episode's start and no further."""
     agent = recurrent_agent()
     rows, state = tf.Variable(tf.ones([4, 11])), tf.Variable(tf.ones([1, 20]))
     with tf.GradientTape() as tape:
@@ -370,22 +370,24 @@ def test_acting_is_the_nets() -> None:
 
 
 @pytest.mark.parametrize("shared_trunk", [False, True])
-def test_saved_and_loaded(tmp_path: Path, shared_trunk: bool) -> None:
-    """The same outputs; the state is not saved."""
-    agent = recurrent_agent(shared_trunk)
-    agent.act(np.ones(11))
+def test_copies(tmp_path: Path, shared_trunk: bool) -> None:
+    """A clone, and an agent from the disk, go on alike from any state; their own is none."""
+    agent, rng = recurrent_agent(shared_trunk), np.random.default_rng(0)
+    rows = rng.normal(size=(6, 11)).astype(np.float32)
+    agent.act(rows[0])
     agent.save(tmp_path)
-    loaded = load_agent(tmp_path)
-    assert loaded.state_size == agent.state_size == (10 if shared_trunk else 20)
-    episode = np.random.default_rng(0).normal(size=(6, 11)).astype(np.float32)
-    for ours, theirs in zip(
-        plain_outputs(agent, episode), plain_outputs(loaded, episode), strict=True
-    ):
-        np.testing.assert_array_equal(ours, theirs)
-    np.testing.assert_array_equal(
-        [agent.act(one, True, start=i == 0) for i, one in enumerate(episode)],
-        [loaded.act(one, True) for one in episode],
-    )
+    assert agent.state_size == (10 if shared_trunk else 20)
+    state = tf.constant(rng.normal(size=(2, agent.state_size)), tf.float32)
+    starts = tf.constant([0.0, 0.0, 0.0, 1.0, 0.0, 0.0])
+    batch = [tf.constant(rows), state, starts]
+    for copy in (agent.clone(), load_agent(tmp_path)):
+        outputs = (each.model(batch) for each in (agent, copy))
+        for ours, theirs in zip(*outputs, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+        np.testing.assert_array_equal(
+            [agent.act(row, True, start=i == 0) for i, row in enumerate(rows)],
+            [copy.act(row, True) for row in rows],
+        )
 
 
 # Learning to remember ----------------------------------------------------------------------------
