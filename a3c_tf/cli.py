@@ -9,15 +9,15 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
 from rich.table import Table
 
-from a3c_tf.config import TrainConfig, resolve_backend
+from a3c_tf.config import NamedValues, TrainConfig, resolve_backend
 from a3c_tf.display import Display, make_display
 from a3c_tf.envs.factory import RegisteredEnv, spaces_of
 from a3c_tf.errors import CheckpointError, ConfigError, at_the_end
@@ -42,7 +42,7 @@ def train(arguments: Sequence[str]) -> int:
     try:
         config, origins = parse_settings(arguments)
         _choose_kernels(config.network)
-        make_env = RegisteredEnv(config.env, config.sticky_actions)
+        make_env = RegisteredEnv(config.env, config.sticky_actions, config.env_args)
         spaces = spaces_of(make_env)
         from a3c_tf.build import build_agent
         from a3c_tf.quiet import tf
@@ -164,6 +164,8 @@ class EvaluateConfig:
     """Directory of a run (its best agent, else its last one is taken) or of an agent."""
     env: str | None = None
     """Environment id; by default that of the run."""
+    env_args: NamedValues = field(default_factory=dict)
+    """Arguments of the environment that is named; by default, those of the run."""
     episodes: int = 100
     """Whole episodes."""
     seed: int = 12345
@@ -179,7 +181,7 @@ def evaluate(arguments: Sequence[str]) -> int:
     config = tyro.cli(EvaluateConfig, args=list(arguments), prog="evaluate.py")
     try:
         agent_directory = _find_agent(config.run)
-        make_env = _env_of(agent_directory, config.env)
+        make_env = _env_of(agent_directory, config.env, config.env_args)
         spaces = spaces_of(make_env)
         if config.episodes < 1:
             raise ConfigError(f"--episodes is {config.episodes}; it must be at least 1")
@@ -224,16 +226,20 @@ def _find_agent(path: Path) -> Path:
     raise ConfigError(f"{path} holds no agent and no run with one")
 
 
-def _env_of(agent_directory: Path, env_id: str | None) -> RegisteredEnv:
-    """The environment that is named, else the run's, as sticky as it was there."""
+def _env_of(agent_directory: Path, env_id: str | None, env_args: dict[str, Any]) -> RegisteredEnv:
+    """The environment that is named, else the run's, as it was there."""
     if env_id is not None:
-        return RegisteredEnv(env_id)
+        return RegisteredEnv(env_id, arguments=env_args)
+    if env_args:
+        raise ConfigError(f"--env-args is {env_args}; name the --env as well")
     from a3c_tf.run_directory import read_config
 
     for directory in (agent_directory, *agent_directory.resolve().parents[:2]):
         if (directory / "config.yaml").is_file():
             settings = read_config(directory)
-            return RegisteredEnv(str(settings["env"]), bool(settings.get("sticky_actions")))
+            return RegisteredEnv(
+                str(settings["env"]), bool(settings.get("sticky_actions")), settings.get("env_args")
+            )
     raise ConfigError(f"{agent_directory} is not in a run directory; name the --env")
 
 

@@ -6,14 +6,36 @@ import math
 from dataclasses import asdict, dataclass, field, fields, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
+from tyro.constructors import PrimitiveConstructorSpec
 
 from a3c_tf.cores import core_count
 from a3c_tf.errors import ConfigError, near
 
 Backend = Literal["threads", "processes"]
+
+
+def _named_values(arguments: list[str]) -> dict[str, Any]:
+    """NAME=VALUE, as on a command line; values as in YAML: `False`, `3`, `8x8`, `[1, 2]`."""
+    pairs = [argument.partition("=") for argument in arguments]
+    for name, equals, value in pairs:
+        if not (name and equals):
+            raise ValueError(f"{name + value!r} is not NAME=VALUE")
+    return {name: yaml.safe_load(value) for name, _, value in pairs}
+
+
+NamedValues = Annotated[
+    dict[str, Any],
+    PrimitiveConstructorSpec(
+        nargs="*",
+        metavar="NAME=VALUE",
+        instance_from_str=_named_values,
+        is_instance=lambda values: isinstance(values, dict),
+        str_from_instance=lambda values: [f"{name}={value}" for name, value in values.items()],
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -22,6 +44,8 @@ class TrainConfig:
 
     env: str = "CartPole-v1"
     """Environment id in Gymnasium's registry, or my_package:MyEnv-v0."""
+    env_args: NamedValues = field(default_factory=dict)
+    """Arguments of the environment, such as is_slippery=False."""
     sticky_actions: bool = False
     """Atari: each frame repeats the last action with probability 0.25."""
     preset: str | None = None

@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
@@ -30,18 +31,24 @@ class RegisteredEnv:
     Args:
         env_id: such as "CartPole-v1", "ALE/Pong-v5" or "my_package:MyEnv-v0".
         sticky_actions: of Atari games; see `make_atari`.
+        arguments: of the environment itself, over those that it is registered with.
 
     Raises:
-        ValueError: no such id; from the call, that what it needs is not installed.
+        ValueError: no such id; from the call, that what it needs is not installed, or that it
+            cannot be made with these arguments.
     """
 
-    def __init__(self, env_id: str, sticky_actions: bool = False) -> None:
+    def __init__(
+        self, env_id: str, sticky_actions: bool = False, arguments: dict[str, Any] | None = None
+    ) -> None:
         self.env_id = env_id
         self.sticky_actions = sticky_actions
+        self.arguments = arguments or {}
         try:
-            self._spec = _find(env_id)
+            spec = _find(env_id)
         except (gym.error.Error, ImportError) as error:
             raise ValueError(_unknown_id(env_id, error)) from error
+        self._spec = replace(spec, kwargs=spec.kwargs | self.arguments)
         self.atari = is_atari(self._spec)
         if sticky_actions and not self.atari:
             raise ValueError(f"sticky_actions is True, but {env_id} is no Atari game")
@@ -57,12 +64,20 @@ class RegisteredEnv:
             raise ValueError(
                 f"environment {self.env_id!r}: {' '.join(str(error).split())}"
             ) from error
+        except Exception as error:
+            if not self.arguments:
+                raise
+            given = " ".join(f"{name}={value}" for name, value in self.arguments.items())
+            raise ValueError(
+                f"environment {self.env_id!r} cannot be made with {given}: "
+                f"{type(error).__name__}: {' '.join(str(error).split())}"
+            ) from error
 
     def vector(self, count: int) -> VectorEnv | None:
         """`count` environments stepped by one call, natively; None if the id has no such."""
         if self.atari:
             return make_atari_vector(self._spec, count, self.sticky_actions)
-        if self._spec.vector_entry_point is None:
+        if self._spec.vector_entry_point is None or self.arguments:  # it may not take them
             return None
         envs = gym.make_vec(self._spec, count, vectorization_mode="vector_entry_point")
         if envs.metadata.get("autoreset_mode") == AutoresetMode.NEXT_STEP:
