@@ -15,6 +15,7 @@ from gymnasium.vector import VectorEnv
 from a3c_tf.agents.base import Agent
 from a3c_tf.envs.checks import check_finite, check_observations
 from a3c_tf.envs.factory import MakeEnv, make_vector_env
+from a3c_tf.envs.masks import check_masks
 from a3c_tf.errors import at_the_end
 from a3c_tf.quiet import tf
 from a3c_tf.signals import thread_stack
@@ -107,6 +108,7 @@ class Evaluator:
 
         Raises:
             NotFiniteError: an observation or reward is; the text says of which environment.
+            ValueError: an environment forbids all actions.
             Exception: the first one that an environment raised.
         """
         self._thread, self.active = threading.get_ident(), True
@@ -137,6 +139,8 @@ class Evaluator:
             self.beats += 1
             arrays = self.agent.observations.arrays(observations, self.env_count)
             check_observations(WHOSE, arrays)
+            if self.agent.observations.masked:
+                check_masks(envs, arrays[-1], resetting)
             actions, state = self._act(
                 tf.constant([int(action_seed), next(calls)], tf.int64),
                 state,

@@ -8,6 +8,7 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Dict, Discrete, MultiBinary, MultiDiscrete
+from gymnasium.vector import VectorEnv
 
 from a3c_tf.observations import MASK
 
@@ -72,6 +73,25 @@ def sample_action(space: gym.Space, mask: Mask) -> Any:
     masks = np.split(mask, np.cumsum(_choices(space))[:-1])
     drawn = [space.np_random.choice(np.flatnonzero(one == one.max())) for one in masks]
     return np.reshape(drawn, space.shape or ()).astype(space.dtype)[()] + space.start
+
+
+def check_masks(envs: VectorEnv, masks: npt.NDArray[Any], ended: npt.NDArray[np.bool_]) -> None:
+    """Looks whether each of K environments allows an action, for every choice.
+
+    Args:
+        envs: the environments.
+        masks: of their observations, [K, n].
+        ended: where the observation is an episode's last one, which may forbid everything, [K].
+
+    Raises:
+        ValueError: one does not; the text says which.
+    """
+    actions: Any = envs.single_action_space
+    first = np.cumsum([0, *_choices(actions)[:-1]])
+    possible = np.logical_or.reduceat(masks != 0, first, axis=1).all(axis=1)
+    for k in np.flatnonzero(~possible & ~ended):
+        env = getattr(envs, "envs", [envs] * len(masks))[k].unwrapped
+        raise ValueError(f"environment {k}, {env}, forbids all actions, but has not ended")
 
 
 def _choices(space: Discrete | MultiDiscrete) -> list[int]:

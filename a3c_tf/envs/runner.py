@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from a3c_tf.envs.checks import check_finite, check_observations
+from a3c_tf.envs.masks import check_masks
 from a3c_tf.observations import Arrays, Observations
 
 # Rows of what `EnvRunner.finish_rollout` returns.
@@ -197,11 +198,13 @@ class EnvRunner:
         observation, _ = self.envs.reset(seed=self._seed)
         self._started = True
         self._keep(observation)
+        self._check_masks(np.zeros_like(self._resetting))
         self.starts = np.ones_like(self.starts)
 
     def _step(self, actions: npt.NDArray[Any]) -> None:
         observation, rewards, terminated, truncated, infos = self.envs.step(actions)
         self._keep(observation)
+        self._check_masks(np.logical_or(terminated, truncated))
         t = self._t - 1
         reset = self._terminated[t] | self._truncated[t] if self._t else self._resetting
         self.starts = reset.astype(np.float32)
@@ -215,6 +218,10 @@ class EnvRunner:
         kept = self._space.arrays(observation, len(self.starts))
         check_observations("environment", kept)
         self._observations = kept
+
+    def _check_masks(self, ended: npt.NDArray[np.bool_]) -> None:
+        if self._space.masked:
+            check_masks(self.envs, self._observations[-1], ended)
 
     def _discounted_returns(
         self, rewards: npt.NDArray[np.float64], ended: npt.NDArray[np.bool_]
