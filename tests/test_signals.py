@@ -47,7 +47,7 @@ def here(seconds):
     SLEEP(seconds)
 
 def slow_fsync(descriptor):
-    here(0.1)
+    here(0.05)
     FSYNC(descriptor)
 
 if PLACE == "saving":
