@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -47,7 +48,7 @@ def here(seconds):
     SLEEP(seconds)
 
 def slow_fsync(descriptor):
-    here(0.1)
+    here(0.05)
     FSYNC(descriptor)
 
 if PLACE == "saving":
@@ -281,6 +282,22 @@ def test_ctrl_c_at_any_time(tmp_path: Path, backend: str, seconds: float) -> Non
     out, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (130, "")
     assert out.count("interrupted") == 1
+
+
+def test_killed_with_a_child_stuck(tmp_path: Path) -> None:
+    """When the program itself is killed, its children end too, and their files go."""
+    process = start(tmp_path / "run", "stuck", "--backend", "processes")
+    wait_for(process, lambda: is_there(tmp_path / "run", "stuck"))
+    family = psutil.Process(process.pid).children(recursive=True)
+    files = list(Path(tempfile.gettempdir()).glob(f"a3c_tf-{process.pid}-*"))
+    assert files
+    process.kill()
+    _, alive = psutil.wait_procs(family, END_SECONDS)
+    for child in alive:
+        child.kill()
+    process.communicate()
+    assert alive == []
+    assert not any(file.exists() for file in files)
 
 
 # Other ends of a program's streams ----------------------------------------------------------------

@@ -127,6 +127,30 @@ def test_stuck_process(
     load_agent(saved)
 
 
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_stuck_in_close(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    release: threading.Event,
+    deterministic: bool,
+) -> None:
+    """After the last step; the others have ended well."""
+
+    class Sticks(KnownEnv):
+        def close(self) -> None:
+            release.wait(60)
+
+    def make_env(index: int, test: bool) -> gym.Env:
+        return Sticks() if index == 1 and not test else KnownEnv()
+
+    settings = {"deterministic": deterministic, "steps": 200, "stall_timeout": 0.5}
+    with pytest.raises(StalledError, match=r"^worker 1 has made no step for \d+ s"):
+        train(tmp_path, make_env, **settings)
+    (report,) = reports(caplog)
+    assert "in close" in report
+    assert list(tmp_path.glob("*_except"))
+
+
 def test_everybody_waits_for_the_stuck_one(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import shutil
+import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -10,7 +14,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection as Pipe
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
-from time import monotonic, perf_counter
+from time import monotonic, perf_counter, sleep
 from typing import Any, NamedTuple
 
 import cloudpickle
@@ -28,6 +32,7 @@ from a3c_tf.signals import dump_stack_on_request, leave_to_the_parent
 from a3c_tf.worker import Worker
 
 REPORT_SECONDS = 0.2
+ORPHAN_SECONDS = 4.0  # for a child to end after its parent was killed
 PLAN = "plan.pickle"
 
 
@@ -183,6 +188,7 @@ def child_main(directory: str, memory_name: str, sizes: tuple[int, int], pipe: P
         pipe: to the parent.
     """
     leave_to_the_parent()
+    threading.Thread(target=_end_with_the_parent, args=(directory,), daemon=True).start()
     try:
         dump_stack_on_request(Path(directory, "stack"))
         memory = _attach(memory_name)
@@ -208,12 +214,23 @@ def child_main(directory: str, memory_name: str, sizes: tuple[int, int], pipe: P
 
         plan.run(connection.worker, lambda: bool(stop[0]), interrupted)
     except ParentGoneError:
+        shutil.rmtree(directory, ignore_errors=True)  # as the parent can no longer
         return
     except BaseException as error:  # an environment may well raise SystemExit
         message.error = _pickled(error)
     with suppress(OSError):  # the parent may be gone by now
         (connection.say if connection else pipe.send)(message)
         pipe.close()
+
+
+def _end_with_the_parent(directory: str) -> None:
+    """In a thread: nobody else would end a child that is stuck when its parent is killed."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    shutil.rmtree(directory, ignore_errors=True)
+    sleep(ORPHAN_SECONDS)
+    os._exit(1)
 
 
 def _take_a_core(index: int, workers: int) -> None:

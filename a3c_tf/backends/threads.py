@@ -67,14 +67,16 @@ class ThreadWorker:
 
         @contextmanager
         def turn() -> Iterator[None]:
+            self.active = False  # while it waits; not after its last turn, when it closes
             with self._turns.turn(self.index, should_stop):
                 self.active = True
-                try:
-                    yield
-                finally:
-                    self.active = False
+                yield
 
-        with at_the_end(lambda: self._turns.leave(self.index)):
+        def leave() -> None:
+            self.active = False
+            self._turns.leave(self.index)
+
+        with at_the_end(leave):
             self._plan.run(self._worker, done, interrupted, turn)
 
     def state(self) -> dict[str, Any]:
