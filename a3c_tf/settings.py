@@ -30,7 +30,7 @@ def parse_settings(arguments: Sequence[str]) -> tuple[TrainConfig, dict[str, str
         SystemExit: --help, or a flag that does not exist (code 2).
     """
     base, base_origin, changed = _base(arguments)
-    config = tyro.cli(TrainConfig, args=list(arguments), default=base, prog="train.py")
+    config = tyro.cli(TrainConfig, args=list(arguments), default=base, prog="a3c-tf train")
     config.validate()
     origins = dict.fromkeys(base.to_dict(), DEFAULTS) | dict.fromkeys(changed, base_origin)
     before, after = base.to_dict(), config.to_dict()

@@ -16,9 +16,11 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from a3c_tf import cli
 from a3c_tf.agents.loading import load_agent
 from a3c_tf.checkpoints import newest_checkpoint, save_agent
+from a3c_tf.commands.benchmark import benchmark as benchmark_command
+from a3c_tf.commands.evaluate import evaluate as evaluate_command
+from a3c_tf.commands.train import train as train_command
 from a3c_tf.config import TrainConfig
 from a3c_tf.envs.factory import RegisteredEnv
 from a3c_tf.run_directory import read_config, write_config
@@ -79,7 +81,7 @@ def test_train_refuses(
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "precious").touch()
     (tmp_path / "file").touch()
-    assert_refused(cli.train(arguments.split()), capsys, words)
+    assert_refused(train_command(arguments.split()), capsys, words)
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "precious", "used"]
 
 
@@ -94,7 +96,7 @@ def test_train_refuses_the_old_interface(
     )
     monkeypatch.syspath_prepend(tmp_path)
     words = ("Old-v0", "4 values", "(observation, reward, terminated, truncated, info)")
-    assert_refused(cli.train(["--env", "old_module:Old-v0"]), capsys, words)
+    assert_refused(train_command(["--env", "old_module:Old-v0"]), capsys, words)
     assert not (tmp_path / "runs").exists()
 
 
@@ -103,7 +105,7 @@ def test_train_refuses_a_run_without_a_checkpoint(
 ) -> None:
     """A run that was stopped before it began cannot be gone on with."""
     write_config(tmp_path, TrainConfig(preset="CartPole-v1"))
-    code = cli.train(["--resume", str(tmp_path)])
+    code = train_command(["--resume", str(tmp_path)])
     out, err = capsys.readouterr()
     assert code == 2
     assert err.startswith("error: no valid checkpoint")
@@ -132,7 +134,7 @@ def test_evaluate_refuses(
     for name in ("agent", "damaged"):
         save_agent(agent, tmp_path / name)
     (tmp_path / "damaged" / "model.keras").write_bytes(b"")
-    assert_refused(cli.evaluate(arguments.split()), capsys, words)
+    assert_refused(evaluate_command(arguments.split()), capsys, words)
 
 
 @pytest.mark.parametrize(
@@ -148,10 +150,10 @@ def test_benchmark_refuses(
     capsys: pytest.CaptureFixture[str], arguments: str, words: tuple[str, ...]
 ) -> None:
     """As `train` does."""
-    assert_refused(cli.benchmark(arguments.split()), capsys, words)
+    assert_refused(benchmark_command(arguments.split()), capsys, words)
 
 
-@pytest.mark.parametrize("command", [cli.train, cli.evaluate, cli.benchmark])
+@pytest.mark.parametrize("command", [train_command, evaluate_command, benchmark_command])
 def test_help(command: Callable[[Sequence[str]], int], capsys: pytest.CaptureFixture[str]) -> None:
     """Names every flag and its default, and ends with 0."""
     with pytest.raises(SystemExit) as raised:
@@ -163,7 +165,7 @@ def test_help(command: Callable[[Sequence[str]], int], capsys: pytest.CaptureFix
 def test_unknown_flag(capsys: pytest.CaptureFixture[str]) -> None:
     """Code 2, with the flag's name."""
     with pytest.raises(SystemExit) as raised:
-        cli.train(["--no-such-flag", "1"])
+        train_command(["--no-such-flag", "1"])
     assert raised.value.code == 2
     assert "--no-such-flag" in capsys.readouterr().err
 
@@ -178,7 +180,7 @@ def test_error_of_an_environment() -> None:
 
     gym.register("Fails-v0", entry_point=make)
     with pytest.raises(Exception, match="broken in 3"):
-        cli.train(["--env", "Fails-v0", "--outdir", "run", "--backend", "threads"])
+        train_command(["--env", "Fails-v0", "--outdir", "run", "--backend", "threads"])
     assert list(Path("run").glob("*_except"))
 
 
@@ -263,21 +265,22 @@ def test_evaluate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         save_agent(agent, tmp_path / name)
     outputs = []
     for seed in ("0", "0", "2"):
-        assert cli.evaluate([str(tmp_path), "--episodes", "30", "--seed", seed]) == 0
+        assert evaluate_command([str(tmp_path), "--episodes", "30", "--seed", seed]) == 0
         outputs.append(capsys.readouterr().out)
     assert outputs[0] == outputs[1] != outputs[2]
     assert outputs[0].startswith(f"{tmp_path / '10_except'}: mean ")
     save_agent(agent, tmp_path / "best")
-    assert cli.evaluate([str(tmp_path), "--episodes", "3", "--greedy", "--json"]) == 0
+    assert evaluate_command([str(tmp_path), "--episodes", "3", "--greedy", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["count"] == 3
-    assert cli.evaluate([str(tmp_path), "--episodes", "3"]) == 0
+    assert evaluate_command([str(tmp_path), "--episodes", "3"]) == 0
     assert capsys.readouterr().out.startswith(f"{tmp_path / 'best'}: ")
 
 
 def test_benchmark(capsys: pytest.CaptureFixture[str]) -> None:
     """One JSON object: how fast, at what cost, and how fast it could be."""
     assert (
-        cli.benchmark(["--seconds", "0.3", "--workers", "1", "--backend", "threads", "--json"]) == 0
+        benchmark_command(["--seconds", "0.3", "--workers", "1", "--backend", "threads", "--json"])
+        == 0
     )
     out, err = capsys.readouterr()
     assert err == ""

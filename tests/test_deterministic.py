@@ -18,10 +18,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from a3c_tf import cli
 from a3c_tf.backends import supervisor
 from a3c_tf.backends.turns import FixedOrder
 from a3c_tf.checkpoints import newest_checkpoint
+from a3c_tf.commands.train import train as train_command
 from a3c_tf.envs.factory import MakeEnv, RegisteredEnv, make_vector_env
 from a3c_tf.envs.runner import EnvRunner, Episode
 from a3c_tf.monitor import Progress
@@ -234,7 +234,7 @@ FLAGS += " --eval-episodes 3 --checkpoint-seconds 0.1 --hidden-sizes 8 --seed 3"
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of the command line, on CartPole."""
     path = tmp_path_factory.mktemp("unbroken") / "run"
-    assert cli.train([*FLAGS.split(), "--outdir", str(path)]) == 0
+    assert train_command([*FLAGS.split(), "--outdir", str(path)]) == 0
     return path
 
 
@@ -287,7 +287,7 @@ def test_refused(tmp_path: Path, settings: dict[str, Any]) -> None:
 def test_flags_refused(flags: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In one line that names the flag."""
     outdir = ["--outdir", str(tmp_path / "run")]
-    assert cli.train(["--deterministic", *flags.split(), *outdir]) == 2
+    assert train_command(["--deterministic", *flags.split(), *outdir]) == 2
     err = capsys.readouterr().err
     assert err.count("\n") == 1
     assert flags.split()[0] in err
@@ -416,7 +416,7 @@ def test_killed_run(tmp_path: Path, unbroken: Path) -> None:
         assert process.wait() == -signal.SIGKILL
     step = newest_checkpoint(run / "checkpoints").snapshot.global_step
     assert 900 < step < 4000, "the kill came too late"
-    assert cli.train(["--resume", str(run)]) == 0
+    assert train_command(["--resume", str(run)]) == 0
     assert_same(unbroken, run)
 
 

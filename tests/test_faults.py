@@ -22,10 +22,11 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from a3c_tf import checkpoints, cli, monitor, run_directory
+from a3c_tf import checkpoints, monitor, run_directory
 from a3c_tf.agents.base import Agent
 from a3c_tf.agents.loading import load_agent
 from a3c_tf.checkpoints import newest_checkpoint
+from a3c_tf.commands.train import train as train_command
 from a3c_tf.config import TrainConfig
 from a3c_tf.errors import NotFiniteError
 from a3c_tf.monitor import Progress
@@ -565,7 +566,7 @@ def test_read_only_directory(
 ) -> None:
     """A new run: the directory cannot be made, or nothing in it."""
     monkeypatch.setattr(Path, name, _refuse)
-    code = cli.train(["--outdir", str(tmp_path / "run"), "--backend", "threads"])
+    code = train_command(["--outdir", str(tmp_path / "run"), "--backend", "threads"])
     assert_one_line(code, capsys)
 
 
@@ -575,7 +576,7 @@ def test_read_only_run(
     """A run to go on with that cannot be written any more."""
     write_config(tmp_path, TrainConfig(backend="threads"))
     monkeypatch.setattr(run_directory, "TemporaryFile", _refuse)
-    assert_one_line(cli.train(["--resume", str(tmp_path)]), capsys)
+    assert_one_line(train_command(["--resume", str(tmp_path)]), capsys)
 
 
 def test_clock_that_is_set_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from a3c_tf import cli
 from a3c_tf.agents.a3c import A3CAgent
 from a3c_tf.agents.loading import load_agent
+from a3c_tf.commands.train import train as train_command
 from a3c_tf.envs.runner import EnvRunner
 from a3c_tf.evaluation import Evaluator
 from a3c_tf.networks import build_actor_critic
@@ -430,7 +430,7 @@ def test_flags(tmp_path: Path, flags: list[str], state_size: int, moments_size: 
     short = (
         "--workers 1 --steps 40 --t-max 2 --envs-per-worker 2 --hidden-sizes 4 --eval-episodes 1"
     )
-    assert cli.train([*short.split(), *flags, "--outdir", str(tmp_path / "run")]) == 0
+    assert train_command([*short.split(), *flags, "--outdir", str(tmp_path / "run")]) == 0
     (saved,) = tmp_path.glob("run/*_finish")
     agent = load_agent(saved)
     assert (agent.state_size, agent.normalizations.size) == (state_size, moments_size)

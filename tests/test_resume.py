@@ -25,9 +25,10 @@ import pytest
 import yaml
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 
-from a3c_tf import cli, monitor
+from a3c_tf import monitor
 from a3c_tf.agents.loading import load_agent
 from a3c_tf.checkpoints import MANIFEST, _checksum, load_checkpoint, newest_checkpoint
+from a3c_tf.commands.train import train as train_command
 from a3c_tf.errors import CheckpointError
 from a3c_tf.quiet import keras
 from a3c_tf.reporting import Reporter
@@ -150,7 +151,7 @@ def kill_again_and_again(run: Path, backend: str, kills: int, seed: int) -> list
         steps.append(before)
     assert steps == sorted(set(steps))
     # And it comes to an ordinary end.
-    assert cli.train(["--resume", str(run), "--steps", str(before + 100)]) == 0
+    assert train_command(["--resume", str(run), "--steps", str(before + 100)]) == 0
     assert_whole(run)
     litter = [path.name for path in (*run.glob(".*"), *run.glob("checkpoints/.*"))]
     assert litter == []
@@ -183,7 +184,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     flags = f"{SMALL} --backend threads --steps 400 --eval-interval 100 --checkpoint-seconds 0.01"
     for _ in range(20):  # how many checkpoints there is time for is not certain
         path = tmp_path_factory.mktemp("finished") / "run"
-        assert cli.train([*flags.split(), "--outdir", str(path)]) == 0
+        assert train_command([*flags.split(), "--outdir", str(path)]) == 0
         if len(checkpoints(path)) == 3:
             return path
     raise AssertionError("no run had the time for three checkpoints")
@@ -223,7 +224,7 @@ DAMAGE = [  # tests/test_checkpoints.py has every file with every kind
 
 def resume(run: Path, *flags: str) -> int:
     """`train.py --resume`, in this program."""
-    return cli.train(["--resume", str(run), "--backend", "threads", *flags])
+    return train_command(["--resume", str(run), "--backend", "threads", *flags])
 
 
 @pytest.mark.parametrize(("file", "damage"), DAMAGE)
@@ -341,7 +342,7 @@ def test_other_workers(run: Path) -> None:
     """Another number of workers, K, T and backend; the flags are kept for the next time."""
     before = newest_step(run)
     flags = "--workers 3 --envs-per-worker 1 --t-max 7 --backend processes"
-    assert cli.train(["--resume", str(run), "--steps", "600", *flags.split()]) == 0
+    assert train_command(["--resume", str(run), "--steps", "600", *flags.split()]) == 0
     settings = yaml.safe_load((run / "config.yaml").read_text())["settings"]
     given = {"workers": 3, "envs_per_worker": 1, "t_max": 7, "backend": "processes", "steps": 600}
     assert settings.items() >= given.items()

@@ -1,0 +1,1 @@
+"""What the command line can do: one file a command. Each returns the program's exit code."""

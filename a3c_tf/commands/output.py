@@ -1,0 +1,37 @@
+"""What the commands have in common: exit codes, and lines for a person."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from rich.console import Console
+
+OK, FAILED, USAGE, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
+
+
+def usage(error: Exception) -> int:
+    """Says in one line what cannot be used; returns the exit code for that."""
+    print(f"error: {error}", file=sys.stderr)
+    return USAGE
+
+
+def show(console: Console, line: str) -> None:
+    """Prints a line for a person, if there is one."""
+    with even_if_nobody_reads():
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def even_if_nobody_reads() -> Iterator[None]:
+    """What is shown in the block, and after it, goes nowhere if it cannot be written.
+
+    As with `| head`, or with a terminal that was closed. The training goes on.
+    """
+    try:
+        yield
+    except (OSError, SystemExit):  # Rich makes a SystemExit of a broken pipe
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,39 @@
+"""Saved agents, by the path that a user gives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from a3c_tf.envs.factory import RegisteredEnv
+from a3c_tf.errors import ConfigError
+from a3c_tf.run_directory import read_config
+
+
+def find_agent(path: Path) -> Path:
+    """The directory itself if it holds an agent, else the run's best, else its last agent."""
+    candidates = [path, path / "best"]
+    candidates += sorted(
+        (p for p in (*path.glob("*_finish"), *path.glob("*_except"))),
+        key=lambda p: int(p.name.split("_")[0]),
+        reverse=True,
+    )
+    for candidate in candidates:
+        if (candidate / "agent.json").is_file():
+            return candidate
+    raise ConfigError(f"{path} holds no agent and no run with one")
+
+
+def env_of(agent_directory: Path, env_id: str | None, env_args: dict[str, Any]) -> RegisteredEnv:
+    """The environment that is named, else the run's, as it was there."""
+    if env_id is not None:
+        return RegisteredEnv(env_id, arguments=env_args)
+    if env_args:
+        raise ConfigError(f"--env-args is {env_args}; name the --env as well")
+    for directory in (agent_directory, *agent_directory.resolve().parents[:2]):
+        if (directory / "config.yaml").is_file():
+            settings = read_config(directory)
+            return RegisteredEnv(
+                str(settings["env"]), bool(settings.get("sticky_actions")), settings.get("env_args")
+            )
+    raise ConfigError(f"{agent_directory} is not in a run directory; name the --env")
