@@ -19,11 +19,13 @@ Backend = Literal["threads", "processes"]
 
 def _named_values(arguments: list[str]) -> dict[str, Any]:
     """NAME=VALUE, as on a command line; values as in YAML: `False`, `3`, `8x8`, `[1, 2]`."""
-    pairs = [argument.partition("=") for argument in arguments]
-    for name, equals, value in pairs:
+    values = {}
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
         if not (name and equals):
-            raise ValueError(f"{name + value!r} is not NAME=VALUE")
-    return {name: yaml.safe_load(value) for name, _, value in pairs}
+            raise ValueError(f"{argument!r} is not NAME=VALUE")
+        values[name] = yaml.safe_load(value)
+    return values
 
 
 NamedValues = Annotated[

@@ -370,6 +370,20 @@ def test_games_that_are_not_installed(env_id: str, monkeypatch: pytest.MonkeyPat
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize("name", ["frameskip", "repeat_action_probability"])
+def test_arguments_that_are_the_same_for_all_games(name: str) -> None:
+    """They would be without effect."""
+    with pytest.raises(ValueError, match=f"^{name}=0 is no argument of ALE/Pong-v5 here"):
+        RegisteredEnv("ALE/Pong-v5", arguments={name: 0})
+
+
+def test_arguments_of_a_game() -> None:
+    """Whatever else ale-py takes, in both ways to play."""
+    make_env = RegisteredEnv("ALE/Pong-v5", arguments={"full_action_space": True})
+    assert make_env(0, True).action_space == gym.spaces.Discrete(18)
+    assert make_vector_env(make_env, 0, 2, False).single_action_space == gym.spaces.Discrete(18)
+
+
 def test_no_such_game() -> None:
     """Where they are installed, the advice is names spelled like it."""
     with pytest.raises(ValueError, match=r"near: .*ALE/Pong-v5") as raised:

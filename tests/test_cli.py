@@ -62,6 +62,7 @@ def assert_refused(code: int, capsys: pytest.CaptureFixture[str], words: tuple[s
         ("--env no_such_module:X-v0", ("no_such_module",)),
         ("--env Words-v0", ("observation space Text(", "not supported")),
         ("--env ALE/Pung-v5", ("ALE/Pung-v5", "near: ")),
+        ("--env-args no_such=3", ("CartPole-v1", "no_such=3")),
         ("--sticky-actions", ("sticky_actions", "CartPole-v1", "no Atari game")),
         ("--workers 0", ("--workers is 0", "at least 1")),
         ("--steps -5", ("--steps is -5", "at least 1")),
@@ -122,6 +123,7 @@ def test_train_refuses_a_run_without_a_checkpoint(
         ("agent --env CartPol-v1", ("near: CartPole-v1",)),
         ("agent --env CartPole-v1 --episodes 0", ("--episodes is 0", "at least 1")),
         ("agent --env MountainCar-v0", ("(2,)", "(4,)")),
+        ("agent --env-args a=1", ("--env-args is {'a': 1}", "--env")),
         ("damaged --env CartPole-v1", ("damaged cannot be loaded",)),
     ],
 )

@@ -63,6 +63,34 @@ def test_id_of_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert make_vector_env(make_env, 0, 4, test=False).num_envs == 4
 
 
+def test_arguments() -> None:
+    """Go before those that the id is registered with, in every environment."""
+    make_env = RegisteredEnv("FrozenLake-v1", arguments={"map_name": "8x8", "is_slippery": False})
+    assert spaces_of(make_env)[0] == gym.spaces.Discrete(64)
+    for env in (make_env(0, True), make_vector_env(make_env, 0, 1, test=False).envs[0]):
+        assert env.unwrapped.P[0][2] == [(1.0, 1, 0, False)]  # not slippery: right is right
+    assert spaces_of(RegisteredEnv("FrozenLake-v1"))[0] == gym.spaces.Discrete(16)
+
+
+def test_arguments_of_an_id_with_a_vector_environment() -> None:
+    """They reach each environment: punished for the end is not what CartPole usually is."""
+    make_env = RegisteredEnv("CartPole-v1", arguments={"sutton_barto_reward": True})
+    envs = make_vector_env(make_env, 0, 2, test=False)
+    envs.reset(seed=0)
+    _, rewards, *_ = envs.step(np.array([0, 1]))
+    assert rewards.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("arguments", [{"no_such": 3}, {"map_name": "9x9"}])
+def test_arguments_that_an_environment_does_not_take(arguments: dict[str, Any]) -> None:
+    """One line that names them and says what the environment said."""
+    with pytest.raises(
+        ValueError, match=r"'FrozenLake-v1' cannot be made with \w+=\w+: "
+    ) as raised:
+        RegisteredEnv("FrozenLake-v1", arguments=arguments)(0, True)
+    assert "\n" not in str(raised.value)
+
+
 def test_own_vector_environment_of_an_id() -> None:
     """Taken where the id offers one in the right mode, else K single ones are stepped."""
     native = make_vector_env(RegisteredEnv("CartPole-v1"), 0, 3, test=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,10 @@ from gymnasium.vector import SyncVectorEnv
 
 from a3c_tf.envs.factory import RegisteredEnv, check_env, make_vector_env, spaces_of
 from a3c_tf.envs.masks import MaskFromInfo, sample_action
+from a3c_tf.envs.runner import EnvRunner
+from a3c_tf.evaluation import Evaluator
 from tests.envs import KnownEnv
+from tests.helpers import make_agent
 
 HERE = Box(0.0, 9.0, (1,))
 
@@ -264,3 +268,52 @@ def test_without_masks() -> None:
     assert check_env(env) == (env.observation_space, env.action_space)
     envs = make_vector_env(lambda index, test: KnownEnv(), 0, 2, False)
     assert envs.single_observation_space == env.observation_space
+
+
+# Nothing is allowed ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("space", "mask"),
+    [
+        (Discrete(2, start=5), [0, 0]),
+        (MultiDiscrete([2, 3]), [1, 1, 0, 0, 0]),
+        (MultiDiscrete([[2], [3]]), [0, 0, 0, 0, 1]),
+    ],
+)
+@pytest.mark.parametrize("step", [0, 1])
+def test_no_action_is_allowed(space: gym.Space, mask: list[int], step: int) -> None:
+    """The second environment has not ended, but no action is left for one of its choices."""
+    everything = [1] * len(mask)
+    masks = [(everything,), (*[everything] * step, mask)]
+    envs = make_vector_env(lambda i, t: _Rules(space, *masks.pop(0)), 0, 2, False, masked=True)
+    runner = EnvRunner(envs, 3, seed=0)
+    runner.begin_rollout()
+    if step:
+        runner.step(np.array([space.sample()] * 2))
+    assert isinstance(runner.error, ValueError)
+    assert re.search("environment 1, .*_Rules.*, forbids all actions", str(runner.error))
+    assert "\n" not in str(runner.error)
+
+
+def test_at_the_end_nothing_need_be_allowed() -> None:
+    """Nor is it looked at which of many environments goes on."""
+    envs = make_vector_env(
+        lambda i, t: _Rules(Discrete(2), [1, 0], [0, 1], [1, 1], [0, 0]), 0, 2, False, masked=True
+    )
+    runner = EnvRunner(envs, 5, seed=0)
+    runner.begin_rollout()
+    for action in (0, 1, 0, 0, 0):
+        runner.step(np.array([action, action]))
+    assert runner.error is None
+
+
+def test_no_action_is_allowed_in_an_evaluation() -> None:
+    """Said there too."""
+
+    def make_env(index: int, test: bool) -> gym.Env:
+        return _Rules(Discrete(2), [1, 1], [0, 0])
+
+    agent = make_agent(MaskFromInfo(make_env(0, True)))
+    with pytest.raises(ValueError, match=r"environment 0, .*_Rules.*, forbids all actions"):
+        Evaluator(agent, make_env, 1, seed=0).run()

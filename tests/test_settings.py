@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -123,6 +124,41 @@ def test_kinds_of_values() -> None:
     assert (config.hidden_sizes, config.shared_trunk, config.optimizer) == ((3, 2), True, "adam")
     assert (config.outdir, config.successful_score) == (Path("a/b"), -1.5)
     assert config.learning_rate == 1e-3
+
+
+@pytest.mark.parametrize(
+    ("flags", "arguments"),
+    [
+        ([], {}),
+        (["--env-args"], {}),
+        (["--env-args", "is_slippery=False"], {"is_slippery": False}),
+        (["--env-args", "map_name=8x8", "sizes=[1, 2]"], {"map_name": "8x8", "sizes": [1, 2]}),
+        (["--env-args", "goal=a=b", "none=null"], {"goal": "a=b", "none": None}),
+    ],
+)
+def test_arguments_of_the_environment(flags: list[str], arguments: dict[str, Any]) -> None:
+    """NAME=VALUE, with values as in YAML; the settings that follow are not among them."""
+    config, origins = parse_settings(["--env", OTHER, *flags, "--steps", "7"])
+    assert (config.env_args, config.steps) == (arguments, 7)
+    assert origins["env_args"] == ("flags" if arguments else "defaults")
+
+
+@pytest.mark.parametrize("argument", ["is_slippery", "=3"])
+def test_arguments_without_a_name_or_value(
+    argument: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is expected is said."""
+    with pytest.raises(SystemExit):
+        parse_settings(["--env-args", argument])
+    assert f"'{argument}' is not NAME=VALUE" in capsys.readouterr().err
+
+
+def test_arguments_are_gone_on_with(tmp_path: Path) -> None:
+    """They belong to a run's settings, and flags go before those."""
+    write_config(tmp_path, TrainConfig(env=OTHER, env_args={"a": 1, "b": None}))
+    resume = ["--resume", str(tmp_path)]
+    assert parse_settings(resume)[0].env_args == {"a": 1, "b": None}
+    assert parse_settings([*resume, "--env-args", "a=2"])[0].env_args == {"a": 2}
 
 
 def test_description() -> None:

@@ -23,6 +23,9 @@ MAX_NOOPS = 30
 MAX_STEPS = 27_000  # of one game: half an hour at 60 frames a second
 STICKINESS = 0.25  # probability that a sticky action repeats the last one (arXiv:1709.06009)
 
+# Arguments of ale-py's environment that are decided here, for all games.
+FIXED = {"frameskip", "repeat_action_probability", "max_num_frames_per_episode"}
+
 ENTRY_POINT = "ale_py.env:AtariEnv"
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array
 
-from a3c_tf.envs.atari import is_atari, make_atari, make_atari_vector
+from a3c_tf.envs.atari import FIXED, is_atari, make_atari, make_atari_vector
 from a3c_tf.envs.masks import MaskFromInfo, sample_action
 from a3c_tf.envs.replay import Replayable
 from a3c_tf.errors import at_the_end, near
@@ -52,6 +52,11 @@ class RegisteredEnv:
         self.atari = is_atari(self._spec)
         if sticky_actions and not self.atari:
             raise ValueError(f"sticky_actions is True, but {env_id} is no Atari game")
+        for name in sorted(FIXED & self.arguments.keys()) if self.atari else ():
+            raise ValueError(
+                f"{name}={self.arguments[name]} is no argument of {env_id} here: all Atari games "
+                "are seen alike (a3c_tf.envs.atari)"
+            )
 
     def __call__(self, worker_index: int, test: bool) -> gym.Env:
         """One environment."""
