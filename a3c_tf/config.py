@@ -65,7 +65,7 @@ class TrainConfig:
     resume: Path | None = None
     """Run directory to go on with, from its newest checkpoint and with its settings."""
     config: Path | None = None
-    """YAML file with settings, or a run's config.yaml, which repeats that run; flags override it."""
+    """YAML file with settings, or a run's config.yaml, which repeats that run; flags override."""
     seed: int = 0
     """Root of all random numbers: weights, actions, environments."""
 
