@@ -1,16 +1,15 @@
 """Runs that have been written: settings, scores, and how they ended. For tables, plots, notebooks.
 
-    import pandas as pd
-    from a3c_tf.runs import load_runs
+import pandas as pd
+from a3c_tf.runs import load_runs
 
-    for run in load_runs("runs/CartPole-v1"):
-        print(run.directory, run.settings["learning_rate"], run.ended, run.best)
-        pd.DataFrame(run.scores).plot("steps", "mean")
+for run in load_runs("runs/CartPole-v1"):
+    print(run.directory, run.settings["learning_rate"], run.ended, run.best)
+    pd.DataFrame(run.scores).plot("steps", "mean")
 """
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -147,7 +146,7 @@ def _load(directory: Path) -> Run:
             scores.append(row)
     except FileNotFoundError:
         pass
-    except (OSError, ValueError):
+    except (OSError, ValueError, OverflowError):
         damaged.append("scores.txt")
     try:
         summary = _summary((directory / "summary.json").read_text())
@@ -159,9 +158,9 @@ def _load(directory: Path) -> Run:
 
 
 def _rows(text: str) -> Iterator[dict[str, float]]:
-    """Rows of a scores.txt; raises a ValueError at the first damage."""
+    """Rows of a scores.txt; raises a ValueError or OverflowError at the first damage."""
     whole = text[: text.rfind("\n") + 1]  # the last row may be half written
-    columns, *rows = csv.reader(whole.splitlines(), delimiter="\t")
+    columns, *rows = (line.split("\t") for line in whole.splitlines())
     if missing := {"steps", "elapsed", "mean", "stdev"} - set(columns):
         raise ValueError(f"no columns {missing}")
     for row in rows:
@@ -172,7 +171,7 @@ def _rows(text: str) -> Iterator[dict[str, float]]:
 def _summary(text: str) -> dict[str, Any]:
     """The content of a summary.json; raises a ValueError if it is damaged."""
     summary = json.loads(text)
-    kinds = {"steps": int, "seconds": (int, float), "stopped_by": str}
+    kinds: dict[str, Any] = {"steps": int, "seconds": (int, float), "stopped_by": str}
     if not isinstance(summary, dict) or not all(
         isinstance(summary.get(name), kind) for name, kind in kinds.items()
     ):

@@ -42,7 +42,7 @@ def runs(arguments: Sequence[str]) -> int:
         return usage(error)
     with even_if_nobody_reads():
         if config.json:
-            print(json.dumps([_as_json(run) for run in found]))
+            print(json.dumps([_as_json(run) for run in found], default=str))
         else:
             _print_table(found, config.directory)
     return OK
