@@ -7,7 +7,6 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -15,39 +14,11 @@ import yaml
 from a3c_tf.commands.runs import runs as runs_command
 from a3c_tf.config import TrainConfig
 from a3c_tf.errors import ConfigError
-from a3c_tf.run_directory import write_config
 from a3c_tf.runs import Run, differing_settings, load_runs
-from a3c_tf.telemetry import SUMMARY, ScoreLog, write_summary
+from a3c_tf.telemetry import SUMMARY, write_summary
+from tests.helpers import write_run
 
 ENV = "CartPole-v1"
-
-
-def write_run(
-    directory: Path,
-    means: Sequence[float] = (),
-    stopped_by: str | None = None,
-    interval: int = 1000,
-    **settings: Any,
-) -> Path:
-    """A run directory, written as a run writes it: an evaluation every `interval` steps.
-
-    Args:
-        directory: where.
-        means: scores of the evaluations; each is a minute after the one before.
-        stopped_by: for a summary, if there is one.
-        interval: steps from evaluation to evaluation.
-        settings: those that are not the default.
-    """
-    directory.mkdir(parents=True)
-    write_config(directory, TrainConfig(**settings))
-    log = ScoreLog(directory, ["loss/policy"])
-    for count, mean in enumerate(means, start=1):
-        row = dict.fromkeys(SUMMARY, mean) | {"stdev": 0.5}
-        log.append(row | {"steps": interval * count, "episodes": count, "elapsed": 60.0 * count})
-    if stopped_by:
-        counts = {"steps": interval * len(means) + 7, "seconds": 60.0 * len(means) + 30}
-        write_summary(directory, counts | {"stopped_by": stopped_by})
-    return directory
 
 
 def only(path: Path) -> Run:
