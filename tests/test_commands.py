@@ -221,3 +221,28 @@ def test_errors_into_a_file() -> None:
     assert "--json" in text
     assert text.isascii()
     assert ESCAPE not in text
+
+
+# Repeating a run --------------------------------------------------------------------------------
+
+
+def rows(directory: str) -> list[list[str]]:
+    """Of scores.txt, without the column of times."""
+    lines = [line.split("\t") for line in Path(directory, "scores.txt").read_text().splitlines()]
+    time = lines[0].index("elapsed")
+    return [line[:time] + line[time + 1 :] for line in lines]
+
+
+def test_config_repeats_a_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """With --deterministic and the run's own config.yaml: the same scores, bit for bit."""
+    sizes = ["--steps", "1500", "--t-max", "4", "--eval-interval", "500", "--eval-episodes", "3"]
+    flags = [*sizes, "--seed", "3", "--deterministic", "--workers", "2", "--learning-rate", "0.01"]
+    assert dispatch(["train", "--outdir", "first", *flags]) == 0
+    assert dispatch(["train", "--outdir", "again", "--config", "first/config.yaml"]) == 0
+    assert "config first/config.yaml: env=CartPole-v1 " in capsys.readouterr().out
+    assert rows("first") == rows("again")
+    assert len(rows("first")) == 4
+    assert Path("first/config.yaml").read_text() == Path("again/config.yaml").read_text()
+    other = ["--config", "first/config.yaml", "--seed", "4"]
+    assert dispatch(["train", "--outdir", "other", *other]) == 0
+    assert rows("first") != rows("other")
