@@ -15,7 +15,7 @@ from a3c_tf.errors import ConfigError
 from a3c_tf.flags import parse_flags
 from a3c_tf.run_directory import read_config
 
-DEFAULTS, FLAGS = "defaults", "flags"
+DEFAULTS, FLAGS, CONFIG = "defaults", "flags", "config "
 
 
 def parse_settings(arguments: Sequence[str]) -> tuple[TrainConfig, dict[str, str]]:
@@ -48,8 +48,11 @@ def describe_settings(config: TrainConfig, origins: dict[str, str]) -> list[str]
     lines: dict[str, list[str]] = {origin: [] for origin in dict.fromkeys(origins.values())}
     for name, value in config.to_dict().items():
         lines[origins[name]].append(f"{name}={value}")
-    ordered = sorted(lines, key=lambda origin: (origin == DEFAULTS, origin == FLAGS))
-    return [f"{origin}: {' '.join(lines[origin])}" for origin in ordered]
+
+    def rank(origin: str) -> tuple[bool, bool, bool]:
+        return origin == DEFAULTS, origin == FLAGS, origin.startswith(CONFIG)
+
+    return [f"{origin}: {' '.join(lines[origin])}" for origin in sorted(lines, key=rank)]
 
 
 def _preset_for(env: str) -> str | None:
@@ -85,10 +88,10 @@ def _layers(arguments: Sequence[str]) -> dict[str, dict[str, Any]]:
                 "leave --preset out"
             )
         settings, is_run = _read_file(Path(file))
-        layers[f"config {file}"] = settings
+        layers[CONFIG + file] = settings
         if is_run:
             return layers
-        start = start.updated(settings, f"config {file}")
+        start = start.updated(settings, CONFIG + file)
         preset = str(start.preset) if "preset" in settings else None
     preset = preset or _preset_for(known.env or start.env)
     if preset is None or preset == "None":

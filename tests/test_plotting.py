@@ -98,6 +98,16 @@ def test_single_evaluations(tmp_path: Path) -> None:
     assert all(thin.get_marker() == "o" for thin in lines(steps, thick=False))
 
 
+def test_evaluations_at_the_same_time(tmp_path: Path) -> None:
+    """The later one counts."""
+    for seed in (0, 1):
+        scores = write_run(tmp_path / str(seed), [10, 20, 30], seed=seed) / "scores.txt"
+        scores.write_text(scores.read_text().replace("\t120.0\t", "\t60.0\t"))
+    steps, minutes = panels(draw_curves(load_runs(tmp_path)))
+    assert points(lines(minutes)[0]) == [(1, 20), (3, 30)]
+    assert points(lines(steps)[0]) == [(1000, 10), (2000, 20), (3000, 30)]
+
+
 def test_groups(tmp_path: Path) -> None:
     """Settings that differ are named, and how many seeds there are; runs of one seed are runs."""
     for seed in range(3):
@@ -126,7 +136,7 @@ def test_a_row_for_each_environment(tmp_path: Path) -> None:
         assert minutes.get_xlabel() == "training time (minutes)"
         assert steps.get_ylabel() == "episode return (mean of an evaluation)"
         assert steps.get_xlim()[0] == minutes.get_xlim()[0] == 0
-        assert steps.get_ylim() == minutes.get_ylim()
+        assert steps.get_shared_y_axes().joined(steps, minutes)
 
 
 def test_runs_without_settings(tmp_path: Path) -> None:
@@ -171,6 +181,7 @@ def test_any_text_can_be_drawn(tmp_path: Path, value: str) -> None:
     assert 0 < box.x0 < box.x1 < figure.bbox.x1
     text = legend(figure)[0].replace(" ", "")
     assert value in text.replace(r"\$", "$")
+    assert "$" not in text.replace(r"\$", "")
 
 
 # The command ------------------------------------------------------------------------------------

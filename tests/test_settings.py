@@ -279,16 +279,20 @@ def test_config_of_a_run(run: Path) -> None:
     ]
 
 
-def test_description_with_a_config(file: Path) -> None:
+@pytest.mark.parametrize("name", ["env", "eval_episodes"])
+def test_description_with_a_config(file: Path, name: str) -> None:
     """A line for it, in the order of precedence but for the defaults, which are many."""
-    lines = describe_settings(*parse_settings(["--config", str(file), "--steps", "9"]))
+    value = PRESET[name]
+    file.write_text(f"{name}: {value}\n")
+    flags = ["--sticky-actions", "--steps", "9"]
+    lines = describe_settings(*parse_settings(["--config", str(file), *flags]))
     assert [line.split(": ")[0] for line in lines] == [
         "preset CartPole-v1",
         f"config {file}",
         "flags",
         "defaults",
     ]
-    assert lines[1:3] == [f"config {file}: seed=7 t_max=11", "flags: steps=9"]
+    assert lines[1:3] == [f"config {file}: {name}={value}", "flags: sticky_actions=True steps=9"]
 
 
 def test_values_in_a_config(file: Path) -> None:
