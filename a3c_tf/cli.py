@@ -15,6 +15,8 @@ from a3c_tf.signals import RaiseOnce, Terminated
 COMMANDS = {
     "train": "train an agent, or go on with a run",
     "evaluate": "score a saved agent on whole episodes",
+    "runs": "list runs: settings, scores, what ended them",
+    "plot": "draw the scores of runs against steps and minutes",
     "benchmark": "measure the trainer: steps a second and CPU time a step",
 }
 

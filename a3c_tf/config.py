@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from types import UnionType
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import yaml
 from tyro.constructors import PrimitiveConstructorSpec
@@ -15,6 +16,15 @@ from a3c_tf.cores import core_count
 from a3c_tf.errors import ConfigError, near
 
 Backend = Literal["threads", "processes"]
+PATHS = ("outdir", "resume", "config")  # of one machine: flags, but no settings of a run
+WORDS = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    dict: "a mapping",
+    tuple: "a list of whole numbers",
+}
 
 
 def _named_values(arguments: list[str]) -> dict[str, Any]:
@@ -56,6 +66,8 @@ class TrainConfig:
     """Run directory, which must be new. By default runs/ENV/DATE-TIME-seedSEED."""
     resume: Path | None = None
     """Run directory to go on with, from its newest checkpoint and with its settings."""
+    config: Path | None = None
+    """YAML file with settings, or a run's config.yaml, which repeats that run; flags override."""
     seed: int = 0
     """Root of all random numbers: weights, actions, environments."""
 
@@ -172,7 +184,8 @@ class TrainConfig:
     def to_dict(self) -> dict[str, Any]:
         """What a run needs to be repeated, as plain values: no paths."""
         settings = asdict(self)
-        del settings["outdir"], settings["resume"]
+        for name in PATHS:
+            del settings[name]
         settings["hidden_sizes"] = list(self.hidden_sizes)
         return settings
 
@@ -180,28 +193,44 @@ class TrainConfig:
         """A copy with some settings replaced, as read from a file.
 
         Raises:
-            ConfigError: a name that is no setting.
+            ConfigError: a name that is no setting, or a value of another kind.
         """
-        known = {f.name for f in fields(self)}
-        for name in settings.keys() - known:
-            raise ConfigError(f"{origin}: unknown setting {name!r}{near(name, known)}")
+        known, kinds = self.to_dict(), get_type_hints(TrainConfig)
+        for name in settings.keys() - known.keys():
+            if name in PATHS:
+                raise ConfigError(f"{origin}: {name} is no setting of a run; give it as --{name}")
+            raise ConfigError(f"{origin}: unknown setting {name!r}{near(str(name), known)}")
+        values = {}
         for name, value in settings.items():
-            _check_type(name, value, getattr(TrainConfig(), name), origin)
-        if "hidden_sizes" in settings:
-            settings = settings | {"hidden_sizes": tuple(settings["hidden_sizes"])}
-        return replace(self, **settings)
+            try:
+                values[name] = _value(value, kinds[name])
+            except (TypeError, ValueError) as error:
+                must_be = f"it must be {_words(kinds[name])}"
+                raise ConfigError(f"{origin}: {name} is {value!r}; {must_be}") from error
+        return replace(self, **values)
 
 
-def _check_type(name: str, value: Any, default: Any, origin: str) -> None:
-    """A file may hold anything; a value must be of its default's kind, or None where that is."""
-    if default is None or (isinstance(default, float) and isinstance(value, int)):
-        kinds: tuple[type, ...] = (str, int, float, type(None))
-    elif isinstance(default, tuple):
-        kinds = (list, tuple)
-    else:
-        kinds = (type(default),)
-    if not isinstance(value, kinds) or (isinstance(value, bool) and not isinstance(default, bool)):
-        raise ConfigError(f"{origin}: {name} is {value!r}, which is no {kinds[0].__name__}")
+def _value(value: Any, kind: Any) -> Any:
+    """A value from a file as a setting of this type; raises where it is none."""
+    origin, options = get_origin(kind), get_args(kind)
+    if origin is UnionType:  # something or None
+        return None if value is None else _value(value, options[0])
+    if origin is tuple and isinstance(value, (list, tuple)):
+        return tuple(_value(item, options[0]) for item in value)
+    if kind is float and isinstance(value, (int, str)) and not isinstance(value, bool):
+        return float(value)  # to YAML 7e-4 is a string: it wants 7.0e-4
+    if value in options if origin is Literal else type(value) is (origin or kind):
+        return value
+    raise TypeError
+
+
+def _words(kind: Any) -> str:
+    options = get_args(kind)
+    if get_origin(kind) is UnionType:
+        return f"{_words(options[0])}, or null"
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(options)}"
+    return WORDS[get_origin(kind) or kind]
 
 
 def resolve_backend(config: TrainConfig) -> Backend:

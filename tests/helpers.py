@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -12,10 +13,13 @@ from gymnasium.vector import SyncVectorEnv
 
 from a3c_tf.agents.a3c import A3CAgent, A3CHyperparameters
 from a3c_tf.agents.learning import Rollout
+from a3c_tf.config import TrainConfig
 from a3c_tf.graphs import Tensor
 from a3c_tf.networks import build_actor_critic
 from a3c_tf.normalization import build_reward_scale
 from a3c_tf.quiet import keras, tf
+from a3c_tf.run_directory import write_config
+from a3c_tf.telemetry import SUMMARY, ScoreLog, write_summary
 
 # Options of `make_agent` with which everything is there that goes on from rollout to rollout.
 STATEFUL: dict[str, Any] = {"nets": {"lstm": True, "normalize": True}, "scale_rewards": True}
@@ -116,3 +120,31 @@ def rollout_of(observations: Any, *arrays: Any) -> Rollout:
     envs = observations.shape[1]
     nothing = tf.zeros_like(arrays[1]), tf.zeros([envs, 0]), tf.zeros(observations.shape[:2])
     return Rollout([tf.constant(observations)], *map(tf.constant, arrays), *nothing)
+
+
+def write_run(
+    directory: Path,
+    means: Sequence[float] = (),
+    stopped_by: str | None = None,
+    interval: int = 1000,
+    **settings: Any,
+) -> Path:
+    """A run directory, written as a run writes it: an evaluation every `interval` steps.
+
+    Args:
+        directory: where.
+        means: scores of the evaluations; each is a minute after the one before.
+        stopped_by: for a summary, if there is one.
+        interval: steps from evaluation to evaluation.
+        settings: those that are not the default.
+    """
+    directory.mkdir(parents=True)
+    write_config(directory, TrainConfig(**settings))
+    log = ScoreLog(directory, ["loss/policy"])
+    for count, mean in enumerate(means, start=1):
+        row = dict.fromkeys(SUMMARY, mean) | {"stdev": 0.5}
+        log.append(row | {"steps": interval * count, "episodes": count, "elapsed": 60.0 * count})
+    if stopped_by:
+        counts = {"steps": interval * len(means) + 7, "seconds": 60.0 * len(means) + 30}
+        write_summary(directory, counts | {"stopped_by": stopped_by})
+    return directory

@@ -233,3 +233,171 @@ def test_resume_with_an_edited_config(run: Path, settings: dict[str, object], me
     (run / "config.yaml").write_text(yaml.safe_dump(content))
     with pytest.raises(ConfigError, match=message):
         parse_settings(["--resume", str(run)])
+
+
+# Config files -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Two settings, one of which the preset sets to something else."""
+    path = tmp_path / "mine.yaml"
+    path.write_text("t_max: 11\nseed: 7\n")
+    return path
+
+
+def test_config_goes_before_the_preset(file: Path) -> None:
+    """And that before the defaults."""
+    config, origins = parse_settings(["--config", str(file)])
+    assert (config.t_max, config.seed) == (11, 7)
+    assert config.preset == "CartPole-v1"
+    assert config.gae_lambda == PRESET["gae_lambda"] != TrainConfig().gae_lambda
+    assert origins["t_max"] == origins["seed"] == f"config {file}"
+    assert origins["gae_lambda"] == origins["preset"] == "preset CartPole-v1"
+    assert origins["gamma"] == "defaults"
+
+
+def test_flags_go_before_the_config(file: Path) -> None:
+    """Also where a flag sets what the default is."""
+    config, origins = parse_settings(["--seed", "0", f"--config={file}", "--steps", "9"])
+    assert (config.t_max, config.seed, config.steps) == (11, 0, 9)
+    assert (origins["t_max"], origins["seed"]) == (f"config {file}", "flags")
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "env", "preset"),
+    [
+        (f"env: {OTHER}", [], OTHER, None),
+        ("env: ALE/Pong-v5", [], "ALE/Pong-v5", "Atari"),
+        ("env: ALE/Pong-v5", ["--env", OTHER], OTHER, None),
+        (f"env: {OTHER}\npreset: CartPole-v1", [], OTHER, "CartPole-v1"),
+        ("preset: null", [], "CartPole-v1", None),
+    ],
+)
+def test_which_preset_a_config_goes_over(
+    file: Path, text: str, flags: list[str], env: str, preset: str | None
+) -> None:
+    """The one that it names, else that of its environment, or the flag's."""
+    file.write_text(text)
+    config, _ = parse_settings(["--config", str(file), *flags])
+    assert (config.env, config.preset) == (env, preset)
+    default = TrainConfig()
+    of_preset = load_preset(preset) if preset else {"t_max": default.t_max, "steps": default.steps}
+    assert (config.t_max, config.steps) == (of_preset["t_max"], of_preset["steps"])
+
+
+def test_config_with_all_settings(file: Path) -> None:
+    """It decides all, the preset that it names nothing."""
+    settings = TrainConfig().to_dict() | {"preset": "CartPole-v1", "t_max": 3}
+    file.write_text(yaml.safe_dump(settings))
+    config, origins = parse_settings(["--config", str(file)])
+    assert config.to_dict() == settings
+    assert set(origins.values()) == {f"config {file}"}
+
+
+def test_config_of_a_run(run: Path) -> None:
+    """Its settings, also those that the preset has otherwise today; a new directory."""
+    path = run / "config.yaml"
+    content = yaml.safe_load(path.read_text())
+    del content["settings"]["gae_lambda"]  # as of a version that did not have it
+    path.write_text(yaml.safe_dump(content))
+    config, origins = parse_settings(["--config", str(path), "--seed", "8"])
+    assert config.to_dict() == content["settings"] | {
+        "seed": 8,
+        "gae_lambda": TrainConfig().gae_lambda,
+    }
+    assert (config.resume, config.outdir) == (None, None)
+    assert set(origins.values()) == {f"config {path}", "flags", "defaults"}
+    assert [line.split(":")[0] for line in describe_settings(config, origins)] == [
+        f"config {path}",
+        "flags",
+        "defaults",
+    ]
+
+
+@pytest.mark.parametrize("name", ["env", "eval_episodes"])
+def test_description_with_a_config(file: Path, name: str) -> None:
+    """A line for it, in the order of precedence but for the defaults, which are many."""
+    value = PRESET[name]
+    file.write_text(f"{name}: {value}\n")
+    flags = ["--sticky-actions", "--steps", "9"]
+    lines = describe_settings(*parse_settings(["--config", str(file), *flags]))
+    assert [line.split(": ")[0] for line in lines] == [
+        "preset CartPole-v1",
+        f"config {file}",
+        "flags",
+        "defaults",
+    ]
+    assert lines[1:3] == [f"config {file}: {name}={value}", "flags: sticky_actions=True steps=9"]
+
+
+def test_values_in_a_config(file: Path) -> None:
+    """As YAML has them; numbers also as people write them."""
+    file.write_text(
+        "learning_rate: 7e-4\ngamma: 1\nsuccessful_score: 9e1\nlstm: true\n"
+        "hidden_sizes: [3, 2]\noptimizer: adam\nenv_args: {sutton_barto_reward: true}\n"
+    )
+    config, _ = parse_settings(["--config", str(file)])
+    assert (config.learning_rate, config.gamma, config.successful_score) == (7e-4, 1.0, 90.0)
+    assert (config.lstm, config.hidden_sizes, config.optimizer) == (True, (3, 2), "adam")
+    assert config.env_args == {"sutton_barto_reward": True}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("worker: 2", r"unknown setting 'worker' \(near: workers"),
+        ("1: 2", "unknown setting 1"),
+        ("settings: {worker: 2}", r"unknown setting 'worker' \(near: workers"),
+        ("outdir: here", "outdir is no setting of a run; give it as --outdir"),
+        ("workers: two", "workers is 'two'; it must be a whole number"),
+        ("workers: 2.0", "workers is 2.0; it must be a whole number"),
+        ("workers: true", "workers is True; it must be a whole number"),
+        ("workers: null", "workers is None; it must be a whole number"),
+        ("gamma: high", "gamma is 'high'; it must be a number"),
+        ("gamma: true", "gamma is True; it must be a number"),
+        ("successful_score: high", "successful_score is 'high'; it must be a number, or null"),
+        ("optimizer: sgd", "optimizer is 'sgd'; it must be one of rmsprop, adam"),
+        ("optimizer: [adam]", r"optimizer is \['adam'\]; it must be one of"),
+        ("lstm: 1", "lstm is 1; it must be true or false"),
+        ("hidden_sizes: 64", "hidden_sizes is 64; it must be a list of whole numbers"),
+        ("hidden_sizes: [a]", r"hidden_sizes is \['a'\]; it must be a list of whole numbers"),
+        ("env: 3", "env is 3; it must be text"),
+        ("preset: 3", "preset is 3; it must be text, or null"),
+        ("env_args: x=3", "env_args is 'x=3'; it must be a mapping"),
+        ("preset: no_such", "unknown preset 'no_such'; there are: "),
+        ("workers: 0", "--workers is 0; it must be at least 1"),
+        ("gamma: nan", "--gamma is nan; it must be a finite number"),
+        ("", "holds no settings; write lines such as steps: 100000"),
+        ("settings:", "holds no settings"),
+        ("[1, 2]", "holds no settings"),
+        ("a: b: c", "cannot be read as YAML: mapping values are not allowed here .* line 1"),
+        ("\0", "cannot be read as YAML"),
+    ],
+)
+def test_config_that_cannot_be_used(file: Path, text: str, message: str) -> None:
+    """One line that says what is wrong in it."""
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=message) as raised:
+        parse_settings(["--config", str(file)])
+    assert "\n" not in str(raised.value)
+
+
+def test_config_that_cannot_be_read(tmp_path: Path) -> None:
+    """It is named, and why."""
+    with pytest.raises(ConfigError, match=r"no\.yaml cannot be read: No such file"):
+        parse_settings(["--config", str(tmp_path / "no.yaml")])
+    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
+        parse_settings(["--config", str(tmp_path)])
+    (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\xff")
+    with pytest.raises(ConfigError, match=r"bytes\.yaml cannot be read as YAML"):
+        parse_settings(["--config", str(tmp_path / "bytes.yaml")])
+
+
+def test_config_with_what_contradicts_it(run: Path, file: Path) -> None:
+    """Two sources of which each means to decide."""
+    with pytest.raises(ConfigError, match="leave --config out"):
+        parse_settings(["--config", str(file), "--resume", str(run)])
+    for preset in ("Atari", "None"):
+        with pytest.raises(ConfigError, match="leave --preset out"):
+            parse_settings(["--config", str(file), "--preset", preset])

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
-import tyro
 from rich.console import Console
 from rich.table import Table
 
@@ -16,6 +15,7 @@ from a3c_tf.commands.output import OK, usage
 from a3c_tf.config import TrainConfig, resolve_backend
 from a3c_tf.envs.factory import RegisteredEnv, spaces_of
 from a3c_tf.errors import ConfigError
+from a3c_tf.flags import parse_flags
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class BenchmarkConfig:
 
 def benchmark(arguments: Sequence[str]) -> int:
     """`a3c-tf benchmark`, `scripts/benchmark.py`."""
-    config = tyro.cli(BenchmarkConfig, args=list(arguments), prog="a3c-tf benchmark")
+    config = parse_flags(BenchmarkConfig, arguments, "benchmark")
     choose_kernels(config.network)
     try:
         settings = replace(

@@ -15,6 +15,7 @@ from a3c_tf.commands.saved import env_of, find_agent
 from a3c_tf.config import NamedValues
 from a3c_tf.envs.factory import spaces_of
 from a3c_tf.errors import ConfigError, at_the_end
+from a3c_tf.flags import parse_flags
 
 EVAL_ENVS = 20  # more at once gain little: the last episode is waited for anyway
 
@@ -41,7 +42,7 @@ class EvaluateConfig:
 
 def evaluate(arguments: Sequence[str]) -> int:
     """`a3c-tf evaluate`, `scripts/evaluate.py`."""
-    config = tyro.cli(EvaluateConfig, args=list(arguments), prog="a3c-tf evaluate")
+    config = parse_flags(EvaluateConfig, arguments, "evaluate")
     try:
         agent_directory = find_agent(config.run)
         make_env = env_of(agent_directory, config.env, config.env_args)
