@@ -53,8 +53,8 @@ class Agent(ABC):
         nets: by the names of the constructor's arguments; each from [B, ...] observations.
         observation_space: of one environment.
         action_space: of one environment.
-        optimizer: any Keras optimizer; by default RMSprop with the decay and epsilon of the
-            paper's Shared RMSProp. Its learning rate is set from the hyper-parameters.
+        optimizer: any Keras optimizer; by default RMSprop with the decay and epsilon that the
+            authors of A3C used. Its learning rate is set from the hyper-parameters.
         hyperparameters: of the algorithm's own kind.
         seed: of the actions that `act` draws.
 
