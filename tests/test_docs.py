@@ -148,6 +148,8 @@ def _commands(document: Path) -> Iterator[list[str]]:
     for line in _blocks(document, "").replace("\\\n", " ").splitlines():
         for command in re.split(r" && | \| ", line):
             words = shlex.split(command, comments=True)
+            while words and re.match(r"[A-Z_]+=", words[0]):  # variables of the environment
+                words.pop(0)
             if words:
                 yield words
 
