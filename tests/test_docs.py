@@ -215,6 +215,28 @@ def test_setting(field: Any) -> None:
         assert f"`{choice}`" in text
 
 
+# Messages -----------------------------------------------------------------------------------
+
+
+def test_messages() -> None:
+    """What troubleshooting.md quotes with `...` in it is what the package says."""
+    templates = {text for path in (ROOT / "a3c_tf").rglob("*.py") for text in _texts(path)}
+    quoted = re.findall(r"`([^`\n]*\.\.\.[^`\n]*)`", _prose(ROOT / "docs" / "troubleshooting.md"))
+    assert len(quoted) > 30
+    for message in quoted:
+        assert any(message in template for template in templates), message
+
+
+def _texts(path: Path) -> Iterator[str]:
+    """All texts in a file; `...` for what is filled in."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.JoinedStr):
+            parts = (v.value if isinstance(v, ast.Constant) else "..." for v in node.values)
+            yield re.sub(r"(\.\.\.)+(?!\w)", "...", "".join(str(part) for part in parts))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield re.sub(r"%[dsr]", "...", node.value)
+
+
 # Python -------------------------------------------------------------------------------------
 
 
