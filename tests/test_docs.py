@@ -245,8 +245,10 @@ def _texts(path: Path) -> Iterator[str]:
 )
 def test_python_blocks_run(document: Path, tmp_path: Path) -> None:
     """All of a document's, one after the other, as one program, with few steps."""
-    program = re.sub(r"\b(steps|eval_interval)=[\d_]+", r"\1=400", _blocks(document, "python"))
-    assert program
+    program, numbers = re.subn(
+        r"\b(steps|STEPS|eval_interval)( ?= ?)[\d_]+", r"\1\g<2>400", _blocks(document, "python")
+    )
+    assert numbers
     (tmp_path / "program.py").write_text(program)
     done = subprocess.run(
         [sys.executable, "program.py"],
