@@ -71,7 +71,11 @@ class EpisodicLSTM(keras.layers.Layer):
         )
 
     def build(self, input_shape: Any) -> None:
-        """Makes the weights of the cell."""
+        """Makes the weights of the cell.
+
+        Args:
+            input_shape: of features, state and starts; see `call`.
+        """
         self.cell.build((None, input_shape[0][-1]))
 
     def call(self, inputs: Any) -> Any:
@@ -98,7 +102,11 @@ class EpisodicLSTM(keras.layers.Layer):
         return tf.concat(outputs, axis=0), tf.concat([hidden, cell], axis=-1)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
-        """For the time when a model is put together, and T and K are not known."""
+        """The shapes of what `call` returns, while T and K are not known.
+
+        Args:
+            input_shape: of features, state and starts.
+        """
         return (None, self.units), (None, 2 * self.units)
 
     def get_config(self) -> dict[str, Any]:

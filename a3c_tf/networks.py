@@ -107,7 +107,17 @@ def build_action_value(
 ) -> keras.Model:
     """A Keras model from [B, ...] observations to Q(s, a), [B, actions] float32.
 
-    The arguments and errors are those of `build_actor_critic`.
+    Args:
+        observation_space: see `build_actor_critic`, as for all that follow.
+        action_space: Discrete.
+        hidden_sizes: units of each hidden layer of an MLP.
+        activation: of an MLP's hidden layers.
+        initializer: of the weights; the outputs' gain is 1.
+        seed: of the initial weights.
+        network: which layers.
+
+    Raises:
+        ValueError: a space of a kind that is not supported, or images too small for a CNN.
     """
     make = _Layers(observation_space, hidden_sizes, activation, initializer, seed, network)
     values = make.dense(actions_for(action_space).output_size, 1.0, "action_values")

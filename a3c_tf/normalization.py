@@ -46,7 +46,11 @@ class RunningNormalization(keras.layers.Layer):
         self.center = center
 
     def build(self, input_shape: Sequence[int | None]) -> None:
-        """Makes the statistics of nothing seen yet: mean 0, variance 1."""
+        """Makes the statistics of nothing seen yet: mean 0, variance 1.
+
+        Args:
+            input_shape: [B, ...].
+        """
         shape = tuple(input_shape[1:])
         self.count = self.add_weight(shape=(), initializer="zeros", trainable=False, name="count")
         self.mean = self.add_weight(shape=shape, initializer="zeros", trainable=False, name="mean")
@@ -55,7 +59,11 @@ class RunningNormalization(keras.layers.Layer):
         )
 
     def call(self, inputs: Any) -> Any:
-        """[B, ...] of any dtype to [B, ...] float32."""
+        """The numbers normalised, [B, ...] float32.
+
+        Args:
+            inputs: [B, ...] of any dtype.
+        """
         # As few passes over a batch of images as possible: offset and factor have no batch. The
         # offset comes first, which leaves all digits of numbers far from zero.
         values = keras.ops.cast(inputs, "float32")
@@ -65,7 +73,11 @@ class RunningNormalization(keras.layers.Layer):
         return keras.ops.clip(values * (self.scale / spread), -LIMIT, LIMIT)
 
     def compute_output_spec(self, inputs: Any) -> Any:
-        """The shape stays, the dtype may not."""
+        """The shape of the inputs, as float32.
+
+        Args:
+            inputs: [B, ...] of any dtype.
+        """
         return keras.KerasTensor(inputs.shape, "float32")
 
     @property
@@ -74,7 +86,7 @@ class RunningNormalization(keras.layers.Layer):
         return 1 + 2 * int(self.mean.value.shape.num_elements())
 
     def moments(self, values: Tensor, valid: Tensor) -> Tensor:
-        """Count, means and sums of squared deviations of a batch, as one vector.
+        """The count, means and sums of squared deviations of a batch, as one vector.
 
         Args:
             values: [B, ...] of any dtype, not scaled.
@@ -91,6 +103,9 @@ class RunningNormalization(keras.layers.Layer):
         """Takes a batch's moments into the statistics. Part of a graph.
 
         Chan, Golub and LeVeque 1979, equations 2.1: exact, whatever the order of the batches.
+
+        Args:
+            moments: from `moments`.
         """
         size = (self.moments_size - 1) // 2
         seen, mean, squares = tf.split(moments, [1, size, size])

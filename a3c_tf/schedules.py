@@ -21,11 +21,19 @@ class Schedule:
 
     @classmethod
     def constant(cls, value: float) -> Schedule:
-        """The same value at every step."""
+        """A schedule with the same value at every step.
+
+        Args:
+            value: the value.
+        """
         return cls(value, value, 0)
 
     def __call__(self, global_step: int) -> float:
-        """The value at a global step; never beyond `stop`, however far the step."""
+        """The value at a global step; never beyond `stop`, however far the step.
+
+        Args:
+            global_step: environment steps of all workers so far.
+        """
         if global_step >= self.steps:
             return self.stop
         return self.start + (self.stop - self.start) * global_step / self.steps

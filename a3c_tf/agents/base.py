@@ -53,8 +53,8 @@ class Agent(ABC):
         nets: by the names of the constructor's arguments; each from [B, ...] observations.
         observation_space: of one environment.
         action_space: of one environment.
-        optimizer: any Keras optimizer; by default RMSprop with the decay and epsilon of the
-            paper's Shared RMSProp. Its learning rate is set from the hyper-parameters.
+        optimizer: any Keras optimizer; by default RMSprop with the decay and epsilon that the
+            authors of A3C used. Its learning rate is set from the hyper-parameters.
         hyperparameters: of the algorithm's own kind.
         seed: of the actions that `act` draws.
 
@@ -112,25 +112,50 @@ class Agent(ABC):
             state: of a recurrent net, [K, S].
             starts: 1 where the observation is the first of an episode, [K].
             exploration: a scalar from `exploration`; 0 in evaluation.
+
+        Returns:
+            The distribution, and the next state, [K, S].
         """
 
     @abstractmethod
     def loss(
         self, rollout: Rollout, exploration: Tensor | float
     ) -> tuple[Tensor, Sequence[Tensor]]:
-        """What is minimised, and the scalars named by `statistics`. Part of a graph."""
+        """What is minimised, and the scalars named by `statistics`. Part of a graph.
+
+        Args:
+            rollout: T steps of K environments, with the weights that acted.
+            exploration: the worker's, a scalar.
+
+        Returns:
+            A float32 scalar, and as many float32 scalars as there are `statistics`.
+        """
 
     @abstractmethod
     def exploration(self, global_step: int, worker: int) -> float:
-        """How much a worker explores at a global step, in the algorithm's own terms."""
+        """How much a worker explores at a global step, in the algorithm's own terms.
+
+        Args:
+            global_step: environment steps of all workers so far.
+            worker: its index.
+        """
 
     def after_steps(self, before: int, after: int) -> None:  # noqa: B027  (optional)
-        """Called on the globals, under the lock, when the global step has risen."""
+        """Called on the globals, under the lock, when the global step has risen.
+
+        Args:
+            before: the global step before.
+            after: the global step now.
+        """
 
     # Hyper-parameters -----------------------------------------------------------------------
 
     def scheduled(self, global_step: int) -> dict[str, float]:
-        """The scheduled hyper-parameters at a global step, by name."""
+        """The scheduled hyper-parameters at a global step, by name.
+
+        Args:
+            global_step: environment steps of all workers so far.
+        """
         schedules = self.hyperparameters.schedules()
         return {name: schedule(global_step) for name, schedule in schedules.items()}
 
@@ -138,6 +163,9 @@ class Agent(ABC):
         """Sets scheduled hyper-parameters to a value each, from now on.
 
         In a global step hook this reaches all workers: `agent.change(learning_rate=1e-4)`.
+
+        Args:
+            values: by the names of the hyper-parameters.
 
         Raises:
             ValueError: it is none that can change, since the graphs have been built with it; or
@@ -174,6 +202,9 @@ class Agent(ABC):
 
         The optimizer is the same object: it belongs to the global variables, and a clone only
         computes gradients.
+
+        Raises:
+            ValueError: Keras cannot copy a net.
         """
         with keras.saving.custom_object_scope(self.custom_objects()):
             nets = {name: _copied(name, net) for name, net in self.nets.items()}
@@ -194,7 +225,11 @@ class Agent(ABC):
         return {k.__name__: k for k in kinds if not k.__module__.startswith("keras.")}
 
     def learned_rewards(self, rewards: Tensor) -> Tensor:
-        """The rewards that the loss is about, [T, K], where they are not the environment's own."""
+        """The rewards that the loss is about, [T, K]: scaled and clipped, where that is asked for.
+
+        Args:
+            rewards: the environments' own, [T, K].
+        """
         scale = self.nets.get(REWARD_SCALE)
         if scale is not None:
             rewards = tf.reshape(scale(tf.reshape(rewards, [-1])), rewards.shape)
@@ -244,11 +279,19 @@ class Agent(ABC):
         return taken
 
     def observation_specs(self, *leading: int) -> list[tf.TensorSpec]:
-        """Of the observations' parts in a graph, behind some leading dimensions."""
+        """What the observations' parts are in a graph: dtypes and shapes.
+
+        Args:
+            leading: the dimensions before those of one observation, such as K.
+        """
         return [tf.TensorSpec(*layout) for layout in self.observations.layout(*leading)]
 
     def first_state(self, count: int) -> Tensor:
-        """The state of a recurrent net at the start of K episodes, [K, S]."""
+        """The state of a recurrent net at the start of K episodes, [K, S].
+
+        Args:
+            count: K.
+        """
         return tf.zeros([count, self.state_size])
 
     def compile_act(self, count: int, greedy: bool = False) -> CompiledFunction:
@@ -258,6 +301,10 @@ class Agent(ABC):
         the environments' actions, [K, ...], and the next state.
 
         Call it in the main thread before others use the agent: tracing is not for threads.
+
+        Args:
+            count: K.
+            greedy: the most likely actions instead of drawn ones.
         """
         key = (count, greedy)
         if key not in self._act:
@@ -284,7 +331,11 @@ class Agent(ABC):
     # Saving ---------------------------------------------------------------------------------
 
     def save(self, directory: str | Path) -> None:
-        """Writes `agent.json` and a Keras file for each net into a directory, made if needed."""
+        """Writes `agent.json` and a Keras file for each net.
+
+        Args:
+            directory: is made if it is not there.
+        """
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
         for name, net in self.nets.items():

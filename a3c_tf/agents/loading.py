@@ -42,6 +42,9 @@ def load_agent(
         custom_objects: the classes of the user's own layers and models by their names, where they
             are not registered with Keras.
 
+    Returns:
+        An `Agent` of the class that was saved.
+
     Raises:
         FileNotFoundError: the directory holds no agent.
         ValueError: the files are damaged or of another format, or the agent is of a class that

@@ -47,6 +47,9 @@ class NStepQAgent(Agent):
         hyperparameters: see `NStepQHyperparameters`.
         seed: of the actions that `act` draws.
         target: the target net; by default a copy of `model`.
+
+    Raises:
+        ValueError: actions that are not Discrete, or a model whose outputs do not fit them.
     """
 
     statistics = ("loss/total", "train/action_value", "train/explained_variance")
