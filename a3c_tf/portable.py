@@ -242,7 +242,8 @@ def _lstm(layer: EpisodicLSTM) -> keras.Model:
 def _free_outputs(layer: FreeOutputs) -> keras.Model:
     inputs = keras.Input((None,))
     dense = keras.layers.Dense(layer.units, kernel_initializer="zeros")
-    model = keras.Model(inputs, dense(ops.zeros_like(inputs[:, :1])), name=layer.name)
+    nothing = ops.zeros_like(ops.sum(inputs, axis=-1, keepdims=True))  # for each row of the batch
+    model = keras.Model(inputs, dense(nothing), name=layer.name)
     dense.bias.assign(layer.outputs)
     return model
 

@@ -35,7 +35,7 @@ class ExportConfig:
     format: Kind
     """A Keras file, a SavedModel of TensorFlow, a TensorFlow Lite model or an ONNX model."""
     out: Path | None = None
-    """What is written; there must be nothing there yet. By default RUN/policy.keras, .tflite, ..."""
+    """What is written; there must be nothing there yet. By default RUN/policy.SUFFIX."""
     greedy: bool = False
     """The policy takes the most likely action; without it, one drawn with the input `noise`."""
     env: str | None = None
