@@ -110,7 +110,8 @@ def noise_size(agent: Agent) -> int:
 def classes_needed(net: keras.Layer) -> dict[str, str]:
     """The classes in a net that Keras does not have, and the modules that they are from."""
     kinds = {type(layer) for layer in all_layers(net)}
-    return {k.__name__: k.__module__ for k in kinds if not k.__module__.startswith("keras.")}
+    named = {k.__name__: k.__module__ for k in kinds if not k.__module__.startswith("keras.")}
+    return dict(sorted(named.items()))
 
 
 # Acting ------------------------------------------------------------------------------------------

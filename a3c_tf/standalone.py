@@ -29,8 +29,7 @@ def load_savedmodel(path: str, classes: dict[str, str]) -> Policy:
     """A SavedModel."""
     import tensorflow as tf
 
-    loaded = tf.saved_model.load(path)
-    function = loaded.signatures["serving_default"]
+    function = tf.saved_model.load(path).signatures["serving_default"]
     return lambda inputs: function(**{name: tf.constant(a) for name, a in inputs.items()})
 
 

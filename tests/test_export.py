@@ -314,7 +314,7 @@ def test_greedy(name: str) -> None:
 
 def test_bounds_of_another_dtype() -> None:
     """A bound that float32 cannot hold is rounded inwards: no action is outside of its space."""
-    space = Box(np.array([0.1, 0.3]), np.array([0.7, 0.9]), dtype=np.float64)
+    space = Box(np.array([0.7, -0.1]), np.array([0.8, 0.1]), dtype=np.float64)
     policy = portable_policy(_agent(NUMBERS, space))
     for side in (-1.0, 1.0):
         inputs = {"observation": np.zeros((1, 3)), "noise": np.full((1, 2), side * 1e6)}
@@ -425,6 +425,28 @@ def test_command(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert sorted(path.name for path in run.iterdir()) == ["best", "config.yaml", "policy.keras"]
 
 
+def test_command_names_classes(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those that a Keras file does not hold."""
+    with gym.make("CartPole-v1") as env:
+        inputs = keras.Input((4,))
+        outputs = [keras.layers.Dense(size)(OwnTrunk()(inputs)) for size in (2, 1)]
+        net = keras.Model(inputs, [outputs[0], keras.layers.Reshape(())(outputs[1])])
+        A3CAgent(net, env.observation_space, env.action_space).save(run / "best")
+
+    def here(policy: keras.Model, kind: str, path: Path, inputs: Outputs) -> Outputs:
+        outputs = policy({name: inputs[name][:, 0] for name in policy.input})
+        return {name: output.numpy()[:, np.newaxis] for name, output in outputs.items()}
+
+    monkeypatch.setattr("a3c_tf.export.act_elsewhere", here)
+    assert export_command(["run", "--format", "keras", "--observations", "3"]) == 0
+    assert (
+        "classes that must be importable where it is loaded: OwnTrunk of tests.test_export, "
+        "RunningNormalization of a3c_tf.normalization\n"
+    ) in capsys.readouterr().out
+
+
 def test_command_finds_a_difference(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -452,7 +474,10 @@ def test_what_cannot_be_loaded(tmp_path: Path) -> None:
     [
         ("missing --format keras", "missing holds no agent"),
         ("run --format keras --out policy.h5", "--out is policy.h5; .* ends in .keras"),
-        ("run --format keras --out no/policy.keras", "there is no directory .*no"),
+        (
+            "run --format keras --out no/policy.keras",
+            "no/policy.keras cannot be written: No such file",
+        ),
         ("run --format tflite --out run/config.yaml", "config.yaml exists already"),
         ("run --format keras --observations 0", "--observations is 0; it must be at least 1"),
         ("run --format keras --env Acrobot-v1", "Acrobot-v1 has the spaces"),

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Annotated, Any, Literal
 
 import tyro
@@ -85,7 +84,7 @@ def export(arguments: Sequence[str]) -> int:
                 recording = record(agent, envs, config.observations, config.greedy)
             theirs = act_elsewhere(policy, config.format, written, recording.inputs)
             difference = largest_difference(recording.outputs, theirs)
-            shutil.move(written, path)
+            written.rename(path)
     except (ValueError, FileNotFoundError) as error:
         return usage(error)
     except ExportError as error:
@@ -121,8 +120,11 @@ def _path(config: ExportConfig) -> Path:
         raise ConfigError(f"--out is {config.out}; the name of a Keras file ends in {suffix}")
     if path.exists():
         raise ConfigError(f"{path} exists already; remove it, or name another --out")
-    if not path.parent.is_dir():
-        raise ConfigError(f"--out is {config.out}; there is no directory {path.parent}")
+    try:
+        with TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
     return path
 
 
