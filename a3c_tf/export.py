@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -59,10 +60,14 @@ def write_policy(policy: keras.Model, kind: str, path: Path) -> None:
         except Exception as error:  # each converter raises kinds of its own
             failed = error
     if failed is not None:
-        text = " ".join(str(failed).split())
-        raise ConfigError(
-            f"this policy cannot be written as {kind}: {text[:LONG]}{' ...' * (len(text) > LONG)}"
-        ) from failed
+        raise ConfigError(f"this policy cannot be written as {kind}: {_reason(failed)}") from failed
+
+
+def _reason(error: Exception) -> str:
+    """In one line; the converter of TensorFlow Lite says what it means in the midst of pages."""
+    named = re.search(r"error: (.+)", str(error))
+    text = " ".join((named[1] if named else str(error)).split())
+    return text if len(text) < LONG else f"{text[:LONG]} ..."
 
 
 def _write_keras(policy: keras.Model, path: Path) -> None:

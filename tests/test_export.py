@@ -113,6 +113,11 @@ class OwnTrunk(keras.layers.Layer):
         return tf.sin(self.normal(inputs))
 
 
+@keras.saving.register_keras_serializable("tests")
+class OwnLSTM(EpisodicLSTM):
+    """A recurrent layer of a user's, which must know how many environments there are."""
+
+
 NUMBERS = Box(-1.0, 1.0, (3,))
 IMAGE = Box(0, 255, (36, 36, 2), np.uint8)
 DICT = Dict(
@@ -134,9 +139,9 @@ def _agent(observations: gym.Space, actions: gym.Space, **nets: Any) -> Agent:
 
 
 def _own_agent(observations: gym.Space, actions: gym.Space) -> Agent:
-    """A LSTM of this package in a net of the user's, which has layers of its own."""
+    """A recurrent net of layers of the user's."""
     inputs = keras.Input((3,)), keras.Input((4,)), keras.Input(())
-    output, after = EpisodicLSTM(2)([OwnTrunk()(inputs[0]), *inputs[1:]])
+    output, after = OwnLSTM(2)([OwnTrunk()(inputs[0]), *inputs[1:]])
     head = keras.Sequential([keras.layers.Dense(4), keras.layers.Dense(2)])
     value = keras.layers.Reshape(())(keras.layers.Dense(1)(output))
     net = keras.Model(list(inputs), [head(output), value, after])
@@ -279,6 +284,7 @@ def test_other_classes(tmp_path: Path, kind: str) -> None:
     assert largest_difference(recording.outputs, theirs) < 1e-4
     needed = classes_needed(policy)
     assert needed == {
+        "OwnLSTM": "tests.test_export",
         "OwnTrunk": "tests.test_export",
         "RunningNormalization": "a3c_tf.normalization",
     }
