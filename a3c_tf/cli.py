@@ -17,6 +17,7 @@ COMMANDS = {
     "evaluate": "score a saved agent on whole episodes",
     "runs": "list runs: settings, scores, what ended them",
     "plot": "draw the scores of runs against steps and minutes",
+    "export": "write a saved agent's policy as Keras, SavedModel, TensorFlow Lite or ONNX",
     "benchmark": "measure the trainer: steps a second and CPU time a step",
 }
 
