@@ -38,7 +38,11 @@ KINDS: dict[str, Kind] = {
         MultiBinary([2, 2]),
         {"lstm": True, "shared_trunk": True},
     ),
-    "box": (MultiBinary(3), Box(np.array([0.0, -5.0]), np.array([2.0, 10.0]), dtype=np.float64), {}),
+    "box": (
+        MultiBinary(3),
+        Box(np.array([0.0, -5.0]), np.array([2.0, 10.0]), dtype=np.float64),
+        {},
+    ),
     "box-free": (
         Box(-np.inf, np.inf, (3, 2), np.float64),
         Box(-np.inf, np.inf, (2,), np.float64),
@@ -90,10 +94,9 @@ def make(name: str, algorithm: type[Agent] = A3CAgent) -> Agent:
         net = build_actor_critic(observations, actions, hidden_sizes=(8,), **options)
         agent = A3CAgent(net, observations, actions)
     for number, weight in enumerate(agent.weights):
-        change = np.sin(number + np.arange(max(weight.shape.num_elements(), 1)))
-        change = change.reshape(weight.shape) / 50
-        if weight.shape.rank:  # not the count of a normalisation
-            weight.assign(weight + abs(change))
+        change = np.sin(number + np.arange(weight.shape.num_elements())).reshape(weight.shape)
+        statistic = "_normal/" in weight.name
+        weight.assign(weight + np.square(change) if statistic else weight * (1.0 + change / 5))
     for head in ("policy_output", "action_values"):
         for layer in agent.model.layers:  # type: ignore[attr-defined]
             if layer.name == head:  # else all actions would be as good as equal
@@ -103,10 +106,13 @@ def make(name: str, algorithm: type[Agent] = A3CAgent) -> Agent:
 
 
 def look(space: gym.Space, count: int) -> list[Any]:
-    """Observations; each allows an action for every choice."""
+    """Observations; each allows an action for every choice, and images are not all alike."""
     space.seed(0)
     seen = [space.sample() for _ in range(count)]
-    for one in seen:
+    for number, one in enumerate(seen):
+        image = one["seen"] if space is NESTED else one
+        if isinstance(image, np.ndarray) and image.dtype == np.uint8:
+            image[:, : number % 3 * 12] //= 2 + number
         if isinstance(one, dict) and "action_mask" in one:
             one["action_mask"] |= np.array([0, 1, 1], np.int8)
     return seen
@@ -136,7 +142,9 @@ def test_acts_the_same_in_a_new_process(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    # TensorFlow tries to fuse operations of impala's residual blocks, cannot, and says so.
+    said = [line for line in done.stderr.splitlines() if "remapper failed" not in line]
+    assert (done.returncode, done.stdout, said) == (0, "", [])
     actions = pickle.loads(file.read_bytes())
     for path, ours in expected.items():
         for one, other in zip(ours, actions[path], strict=True):
