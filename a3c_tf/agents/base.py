@@ -220,9 +220,10 @@ class Agent(ABC):
         )
 
     def custom_objects(self) -> dict[str, type]:
-        """The classes of the nets and of the layers in them that are not Keras's, by name."""
+        """Classes of the nets, and of layers in them, that are not Keras's, by their saved name."""
         kinds = {type(layer) for net in self.nets.values() for layer in all_layers(net)}
-        return {k.__name__: k for k in kinds if not k.__module__.startswith("keras.")}
+        ours = (kind for kind in kinds if not kind.__module__.startswith("keras."))
+        return {keras.saving.get_registered_name(kind): kind for kind in ours}
 
     def learned_rewards(self, rewards: Tensor) -> Tensor:
         """The rewards that the loss is about, [T, K]: scaled and clipped, where that is asked for.
