@@ -220,7 +220,7 @@ class Agent(ABC):
         )
 
     def custom_objects(self) -> dict[str, type]:
-        """Classes of the nets, and of layers in them, that are not Keras's, by their saved name."""
+        """The classes of nets and of layers in them that are not Keras's, by their saved name."""
         kinds = {type(layer) for net in self.nets.values() for layer in all_layers(net)}
         ours = (kind for kind in kinds if not kind.__module__.startswith("keras."))
         return {keras.saving.get_registered_name(kind): kind for kind in ours}
