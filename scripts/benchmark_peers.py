@@ -1,48 +1,40 @@
 """Measures how fast two peers of a3c_tf train: environment steps and CPU time.
 
-- `sb3`: Stable-Baselines3 A2C, 16 environments in one process (`DummyVecEnv`), its default
-  `n_steps=5` and `MlpPolicy`.
-- `pfrl`: PFRL A3C, 2 processes with one environment each, `t_max=5`.
+- `sb3`: Stable-Baselines3 A2C, 16 environments: in one process, or for Atari games in 16.
+- `pfrl`: PFRL A3C, 2 processes with one environment each.
 
-Both train the same nets on the CPU: separate policy and value MLPs, each with two hidden layers
-of 64 tanh units. PyTorch gets one thread a process, so one process is at most one busy core.
+Both train the same nets on the CPU, those of `peers.py`.
 
 Every repeat runs in a fresh process. The clock starts when all its workers have stepped for a
 while, and ends before they stop: imports, process starts and building are not measured.
 
     pip install -e '.[bench]'
     python scripts/benchmark_peers.py --peer all --seconds 10 --repeats 3
+    python scripts/benchmark_peers.py --env ALE/Pong-v5 --t-max 20
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
-import io
 import json
 import multiprocessing
 import signal
 import statistics
 import sys
-import tempfile
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import psutil
 import tyro
+from peers import PFRL_PROCESSES, SB3_ENVIRONMENTS, train_pfrl, train_sb3
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-SB3_ENVIRONMENTS = 16
-PFRL_PROCESSES = 2
-T_MAX = 5
-
 WARM_UP_SECONDS = 2.0
 START_UP_LIMIT_SECONDS = 120.0
-ENDLESS = 10**12  # steps; the meter ends the training, not the step count
 
 METRICS = {"steps_per_second": "steps/s", "cpu_us_per_step": "CPU us/step"}
 
@@ -53,8 +45,9 @@ class Options:
 
     Attributes:
         peer: Which library to measure.
-        env: Gymnasium id of an environment with vector observations and, for PFRL, discrete
-            actions.
+        env: Gymnasium id of an environment with vector observations, or of an Atari game (ALE/...);
+            for PFRL with discrete actions.
+        t_max: Steps of a rollout.
         seconds: Wall-clock seconds of one measurement. More seconds even out a noisy machine.
         repeats: Measurements of each peer; the table shows their median, minimum and maximum.
         json: Print one JSON object instead of the table.
@@ -62,6 +55,7 @@ class Options:
 
     peer: Literal["sb3", "pfrl", "all"] = "all"
     env: str = "CartPole-v1"
+    t_max: int = 5
     seconds: float = 10.0
     repeats: int = 3
     json: bool = False
@@ -74,163 +68,30 @@ class Options:
 
 
 class Meter:
-    """Counts steps and CPU seconds of several processes, where another process can read them.
+    """Counts the steps of several processes, where another process can read them.
 
-    Every training process writes only its own slot, so no lock slows it down. It reports its CPU
-    time itself because `getrusage(RUSAGE_CHILDREN)` knows only children that have ended.
+    Every training process writes only its own slot, so no lock slows it down.
     """
 
     def __init__(self, processes: int) -> None:
         context = multiprocessing.get_context("spawn")
         self.steps = context.RawArray("q", processes)
-        self.cpu_seconds = context.RawArray("d", processes)
         self.stop = context.Event()
 
     def tick(self, process: int, steps: int = 1) -> None:
-        """Adds steps to the slot of the calling process, and notes its CPU time so far."""
+        """Adds steps to the slot of the calling process."""
         self.steps[process] += steps
-        self.cpu_seconds[process] = time.process_time()
-
-    def read(self) -> tuple[float, int, float]:
-        """Returns wall-clock seconds, steps of all processes, and their CPU seconds."""
-        return time.perf_counter(), sum(self.steps), sum(self.cpu_seconds)
-
-
-def hush_gym() -> None:
-    """Imports the retired Gym, as both peers do, without its notice of five lines each time."""
-    with contextlib.redirect_stderr(io.StringIO()), contextlib.suppress(ImportError):
-        importlib.import_module("gym")
-
-
-def train_sb3(env_id: str, meter: Meter) -> None:
-    """Trains Stable-Baselines3 A2C with its defaults until the meter says stop."""
-    hush_gym()
-    import torch
-    from stable_baselines3 import A2C
-    from stable_baselines3.common.env_util import make_vec_env
-
-    def on_step(*_: Any) -> bool:
-        meter.tick(0, SB3_ENVIRONMENTS)
-        return not meter.stop.is_set()
-
-    torch.set_num_threads(1)
-    envs = make_vec_env(env_id, SB3_ENVIRONMENTS, seed=0)  # a DummyVecEnv
-    A2C("MlpPolicy", envs, n_steps=T_MAX, device="cpu", seed=0).learn(ENDLESS, callback=on_step)
-
-
-class OldStyleEnv:
-    """A Gymnasium environment with the interface PFRL expects, counting its steps.
-
-    `reset` returns the observation only, `step` four values; a truncated episode is announced by
-    `info["needs_reset"]`, so that PFRL bootstraps from its last observation.
-    """
-
-    def __init__(self, env_id: str, seed: int, on_step: Callable[[], None]) -> None:
-        import gymnasium
-
-        self._env = gymnasium.make(env_id)
-        self._seed: int | None = seed
-        self._on_step = on_step
-
-    def reset(self) -> Any:
-        """Starts an episode and returns its first observation."""
-        observation, _ = self._env.reset(seed=self._seed)
-        self._seed = None  # seed once: the same seed each time would repeat one episode
-        return observation
-
-    def step(self, action: Any) -> tuple[Any, float, bool, dict[str, Any]]:
-        """Returns observation, reward, terminated and info."""
-        observation, reward, terminated, truncated, info = self._env.step(action)
-        self._on_step()
-        return observation, float(reward), terminated, {**info, "needs_reset": truncated}
-
-    def close(self) -> None:
-        """Closes the environment."""
-        self._env.close()
-
-
-def train_pfrl(env_id: str, meter: Meter) -> None:
-    """Trains PFRL A3C until the meter says stop.
-
-    Optimizer and loss weights are those of PFRL's A3C example; learning rate and gradient
-    clipping those of Stable-Baselines3.
-
-    Raises:
-        ValueError: The environment's actions are not discrete.
-    """
-    hush_gym()
-    import gymnasium
-    import numpy as np
-    import torch
-    from pfrl.agents import A3C
-    from pfrl.experiments import train_agent_async
-    from pfrl.nn import Branched
-    from pfrl.optimizers import SharedRMSpropEpsInsideSqrt
-    from pfrl.policies import SoftmaxCategoricalHead
-    from pfrl.utils.async_ import AbnormalExitWarning
-
-    probe = gymnasium.make(env_id)
-    if not isinstance(probe.action_space, gymnasium.spaces.Discrete):
-        raise ValueError(f"{env_id} has actions {probe.action_space}: --peer pfrl needs Discrete")
-    inputs = int(np.prod(probe.observation_space.shape or ()))
-    actions = int(probe.action_space.n)
-    probe.close()
-
-    def mlp(outputs: int) -> list[torch.nn.Module]:
-        return [
-            torch.nn.Linear(inputs, 64),
-            torch.nn.Tanh(),
-            torch.nn.Linear(64, 64),
-            torch.nn.Tanh(),
-            torch.nn.Linear(64, outputs),
-        ]
-
-    def make_agent(process: int) -> Any:
-        model = Branched(
-            torch.nn.Sequential(*mlp(actions), SoftmaxCategoricalHead()),
-            torch.nn.Sequential(*mlp(1)),
-        )
-        return A3C(
-            model,
-            SharedRMSpropEpsInsideSqrt(model.parameters(), lr=7e-4, eps=1e-1, alpha=0.99),
-            t_max=T_MAX,
-            gamma=0.99,
-            beta=1e-2,
-            phi=lambda observation: np.asarray(observation, dtype=np.float32),
-            max_grad_norm=0.5,
-        )
-
-    def make_env(process: int, test: bool) -> OldStyleEnv:
-        return OldStyleEnv(env_id, process, lambda: meter.tick(process))
-
-    torch.set_num_threads(1)
-    # PFRL hands closures to its processes, which only a fork can inherit.
-    multiprocessing.set_start_method("fork", force=True)
-    # It only warns of a dead worker; the rate of the other one would look like a result.
-    warnings.simplefilter("error", AbnormalExitWarning)
-    warnings.filterwarnings("ignore", "This overload of addcmul_ is deprecated")
-    with tempfile.TemporaryDirectory() as outdir:
-        train_agent_async(
-            outdir,
-            PFRL_PROCESSES,
-            make_env,
-            steps=ENDLESS,
-            eval_interval=None,
-            make_agent=make_agent,
-            stop_event=meter.stop,
-            random_seeds=list(range(PFRL_PROCESSES)),  # PyTorch refuses PFRL's own NumPy integers
-        )
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A library to measure: `train(env_id, meter)` trains until `meter.stop` is set."""
+    """A library to measure: `train(env_id, t_max, meter)` trains until `meter.stop` is set."""
 
     key: str
     title: str
     packages: tuple[str, ...]
     processes: int
-    train: Callable[[str, Meter], None]
+    train: Callable[[str, int, Meter], None]
 
 
 PEERS = {
@@ -252,7 +113,7 @@ PEERS = {
 }
 
 
-def measure(peer: Peer, env_id: str, seconds: float) -> dict[str, float]:
+def measure(peer: Peer, env_id: str, t_max: int, seconds: float) -> dict[str, float]:
     """Trains a peer in a fresh process and reads its meter at two moments from outside.
 
     Returns:
@@ -263,7 +124,7 @@ def measure(peer: Peer, env_id: str, seconds: float) -> dict[str, float]:
     """
     meter = Meter(peer.processes)
     context = multiprocessing.get_context("spawn")
-    child = context.Process(target=peer.train, args=(env_id, meter))
+    child = context.Process(target=peer.train, args=(env_id, t_max, meter))
     child.start()
 
     def wait(seconds: float) -> None:
@@ -278,22 +139,30 @@ def measure(peer: Peer, env_id: str, seconds: float) -> dict[str, float]:
             if time.perf_counter() > deadline:
                 raise RuntimeError(f"{peer.title}: not started in {START_UP_LIMIT_SECONDS:.0f} s")
         wait(WARM_UP_SECONDS)
-        wall_start, steps_start, cpu_start = meter.read()
+        start, steps, cpu_seconds = _read(meter, child.pid)
         wait(seconds)
-        wall_end, steps_end, cpu_end = meter.read()
+        end, steps_end, cpu_end = _read(meter, child.pid)
     finally:
         meter.stop.set()
         child.join()
     if child.exitcode != 0:
         raise RuntimeError(f"{peer.title}: a process failed, see the error above")
 
-    steps = steps_end - steps_start
+    steps = steps_end - steps
     if steps == 0:
         raise RuntimeError(f"{peer.title}: no step in {seconds} s, give more --seconds")
     return {
-        "steps_per_second": steps / (wall_end - wall_start),
-        "cpu_us_per_step": 1e6 * (cpu_end - cpu_start) / steps,
+        "steps_per_second": steps / (end - start),
+        "cpu_us_per_step": 1e6 * (cpu_end - cpu_seconds) / steps,
     }
+
+
+def _read(meter: Meter, process: int | None) -> tuple[float, int, float]:
+    """Wall-clock seconds, steps, and CPU seconds of a process and all below it."""
+    program = psutil.Process(process)
+    times = [one.cpu_times() for one in (program, *program.children(recursive=True))]
+    spent = sum(one.user + one.system for one in times)
+    return time.perf_counter(), sum(meter.steps), spent
 
 
 def summary(repeats: list[dict[str, float]]) -> dict[str, Any]:
@@ -304,7 +173,9 @@ def summary(repeats: list[dict[str, float]]) -> dict[str, Any]:
 
 def table(results: dict[str, list[dict[str, float]]], options: Options) -> Table:
     """Returns median, minimum and maximum of every peer as a table."""
-    view = Table(title=f"{options.env}, {options.repeats} x {options.seconds:g} s")
+    view = Table(
+        title=f"{options.env}, T = {options.t_max}, {options.repeats} x {options.seconds:g} s"
+    )
     view.add_column("processes x envs")
     for label in METRICS.values():
         view.add_column(label, justify="right")
@@ -337,7 +208,7 @@ def main() -> int:
     turns = names * options.repeats
     try:
         for name in track(turns, "measuring", console=errors, transient=True):
-            results[name].append(measure(PEERS[name], options.env, options.seconds))
+            results[name].append(measure(PEERS[name], options.env, options.t_max, options.seconds))
     except RuntimeError as error:
         errors.print(error)
         return 1
