@@ -127,6 +127,14 @@ class Agent(ABC):
     def after_steps(self, before: int, after: int) -> None:  # noqa: B027  (optional)
         """Called on the globals, under the lock, when the global step has risen."""
 
+    def values(self, observations: Sequence[Tensor], state: Tensor, starts: Tensor) -> Tensor:
+        """What is expected from each of some observations on, [K]. Part of a graph; optional.
+
+        In the units of the rewards that are learned. An agent that says it is shown with
+        histograms of values and advantages.
+        """
+        raise NotImplementedError
+
     # Hyper-parameters -----------------------------------------------------------------------
 
     def scheduled(self, global_step: int) -> dict[str, float]:
