@@ -15,6 +15,7 @@ from a3c_tf.signals import RaiseOnce, Terminated
 COMMANDS = {
     "train": "train an agent, or go on with a run",
     "evaluate": "score a saved agent on whole episodes",
+    "watch": "watch a saved agent play, in a window or in a file",
     "benchmark": "measure the trainer: steps a second and CPU time a step",
 }
 

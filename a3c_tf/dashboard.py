@@ -11,10 +11,14 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.custom_scalar.summary import pb as layout_summary
 from tensorboard.plugins.hparams import api as hp
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 from tensorboard.plugins.hparams.summary_v2 import hparams_config_pb, hparams_pb
 
 from a3c_tf.agents.base import Agent
 from a3c_tf.schedules import Schedule
+
+# TensorBoard shows five columns at first: of all settings, those that it takes to differ.
+COLUMNS = ("env", "learning_rate", "seed", "t_max", "workers")
 
 FINAL_SCORE = "eval/mean"  # its last value
 
@@ -70,7 +74,13 @@ def as_hyperparameters(settings: Mapping[str, Any], directory: Path) -> list[Sum
     metrics = [hp.Metric(FINAL_SCORE, display_name="final score")]
     # Runs with the same settings would otherwise be one row.
     trial = "/".join(directory.parts[-2:])
-    return [hparams_config_pb(columns, metrics), hparams_pb(plain, trial_id=trial)]
+    page = hparams_config_pb(columns, metrics)
+    plugin_data = page.value[0].metadata.plugin_data
+    content = HParamsPluginData.FromString(plugin_data.content)
+    for column in content.experiment.hparam_infos:
+        column.differs = column.name in COLUMNS
+    plugin_data.content = content.SerializeToString()
+    return [page, hparams_pb(plain, trial_id=trial)]
 
 
 def layout() -> Summary:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any
@@ -13,14 +12,19 @@ import gymnasium as gym
 from a3c_tf.envs.factory import MakeEnv, RegisteredEnv
 from a3c_tf.errors import at_the_end
 from a3c_tf.evaluation import Evaluator, Observer, Step
-from a3c_tf.films import Film, Scene
+from a3c_tf.films import Film, Scene, has_display
 
 
-def has_display() -> bool:
-    """Whether a window can be opened; other systems than Unix always have a screen."""
-    if sys.platform in ("win32", "darwin"):
-        return True
-    return any(os.environ.get(v) for v in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"))
+def drawn(make_env: RegisteredEnv, render_mode: str) -> MakeEnv:
+    """A `make_env` for environments that draw themselves, one by one.
+
+    It is no `RegisteredEnv`, whose native vector environments cannot draw.
+    """
+    if render_mode != "human" and not has_display():
+        # Else SDL says on the error stream that it has looked for a screen.
+        os.environ["SDL_VIDEODRIVER"] = "dummy"
+    drawing = make_env.rendered(render_mode)
+    return lambda worker_index, test: drawing(worker_index, test)
 
 
 def drawing(make_env: MakeEnv, env: Any) -> MakeEnv | None:
@@ -32,17 +36,11 @@ def drawing(make_env: MakeEnv, env: Any) -> MakeEnv | None:
         env: what it has returned.
     """
     if isinstance(make_env, RegisteredEnv):
-        if "rgb_array" not in env.metadata.get("render_modes", ()):
-            return None
-        drawn: MakeEnv = make_env.rendered("rgb_array")
-    elif isinstance(env, gym.Env) and env.render_mode == "rgb_array":
-        drawn = make_env
-    else:
-        return None
-    if not has_display():  # else SDL says on the error stream that it has looked for one
-        os.environ["SDL_VIDEODRIVER"] = "dummy"
-    # Not a `RegisteredEnv`: its native vector environments cannot draw.
-    return lambda worker_index, test: drawn(worker_index, test)
+        able = "rgb_array" in env.metadata.get("render_modes", ())
+        return drawn(make_env, "rgb_array") if able else None
+    if isinstance(env, gym.Env) and env.render_mode == "rgb_array":
+        return make_env
+    return None
 
 
 def filming(films: Sequence[Film]) -> Observer:

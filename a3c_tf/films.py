@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -25,6 +27,13 @@ FASTEST, SLOWEST = 20, 100  # milliseconds a frame; browsers show shorter ones s
 DEFAULT_FPS = 30
 
 MISSING_EXTRA = "videos need: pip install 'a3c_tf[video]'"
+
+
+def has_display() -> bool:
+    """Whether a window can be opened; other systems than Unix always have a screen."""
+    if sys.platform in ("win32", "darwin"):
+        return True
+    return any(os.environ.get(v) for v in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"))
 
 
 class Scene:

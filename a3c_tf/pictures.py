@@ -16,9 +16,10 @@ from a3c_tf.telemetry import EventLog
 
 EPISODE = "eval/episode"  # the tag of the animation
 
-# Between two pictures lie 10 seconds, a tenth of the run so far, and a hundred times what the first
-# of them took: there are some 70 in ten hours, and they take one percent of the monitor's time.
-PAUSE, GROWTH, SHARE = 10.0, 0.1, 0.01
+# Between two of a kind lie at least the seconds named here, a tenth of the run so far, and 100
+# times what the first of them took: they take one percent of the time of the monitor's thread. The
+# first episode comes late, since a short run would feel it.
+SAMPLE_PAUSE, EPISODE_PAUSE, GROWTH, SHARE = 1.0, 30.0, 0.1, 0.01
 SECONDS, VIDEO_SECONDS = 2.0, 60.0  # of play, at most
 
 
@@ -57,6 +58,28 @@ def make_pictures(
     return Pictures(directory, sample, player, video_every, clock, logger)
 
 
+class _Rarely:
+    """When something is due that costs time.
+
+    Args:
+        start: of the run, in seconds.
+        first: seconds until it is due for the first time.
+        pause: seconds between two, at least.
+    """
+
+    def __init__(self, start: float, first: float, pause: float) -> None:
+        self._start = start
+        self._pause = pause
+        self._next = start + first
+
+    def is_due(self, now: float) -> bool:
+        return now >= self._next
+
+    def done(self, now: float, cost: float) -> None:
+        """It has been done, and has taken `cost` seconds."""
+        self._next = now + max(self._pause, GROWTH * (now - self._start), cost / SHARE)
+
+
 class Pictures:
     """Makes pictures after some of the evaluations, and at the end of the run.
 
@@ -89,10 +112,10 @@ class Pictures:
         self._video_every = video_every
         self._clock = clock
         self._logger = logger
-        self._next = 0.0
-        self._start = clock()
+        self._samples = _Rarely(clock(), 0.0, SAMPLE_PAUSE)
+        self._episodes = _Rarely(clock(), EPISODE_PAUSE, EPISODE_PAUSE)
         self._evaluations = 0
-        self._due = False
+        self._sampled = False
         self._filmed = -1  # the step of the last episode
         if video_every and not can_make_videos():
             logger.warning("no videos: %s", MISSING_EXTRA)
@@ -101,11 +124,11 @@ class Pictures:
             partial.unlink()
 
     def begin(self, last: bool = False) -> Observer | None:
-        """Before an evaluation: what is to observe it, if pictures of it are due."""
+        """Before an evaluation: what is to observe it, if a sample of it is due."""
         self._evaluations += 1
-        self._due = last or self._clock() >= self._next
         self._sample.clear()
-        return self._sample.see if self._due else None
+        self._sampled = last or self._samples.is_due(self._clock())
+        return self._sample.see if self._sampled else None
 
     def make(
         self,
@@ -122,26 +145,28 @@ class Pictures:
             should_stop: ends it at once.
             last: whether the run is over: its last agent is always shown.
         """
-        start = self._clock()
-        due, self._due = self._due, False
-        if due:
+        if self._sampled:
+            self._sampled = False
             events.histograms(self._sample.distributions(), step)
+            self._samples.done(self._clock(), self._sample.seconds)
+        start = self._clock()
+        animation = Animation() if last or self._episodes.is_due(start) else None
         with_video = self._video_every and (last or self._evaluations % self._video_every == 0)
-        animation = Animation() if due or last else None
         video = Video(self._videos / f"{step}.mp4") if with_video else None
-        if self.player is not None and step != self._filmed and (animation or video):
-            self._filmed = step
-            try:
-                self._film(self.player, animation, video, step, should_stop)
-            except Exception as error:
-                self._logger.warning("no more episodes are shown; one has failed: %r", error)
-                self.player = None
-            if animation is not None and (gif := animation.gif()) and not should_stop():
-                events.image(EPISODE, gif, step)
-        if due:
+        if self.player is None or step == self._filmed or not (animation or video):
+            return
+        self._filmed = step
+        try:
+            self._film(self.player, animation, video, step, should_stop)
+            gif = animation.gif() if animation and not should_stop() else None
+        except Exception as error:
+            self._logger.warning("no more episodes are shown, since one has failed: %r", error)
+            self.player = None
+            return
+        if gif is not None:
+            events.image(EPISODE, gif, step)
             now = self._clock()
-            cost = self._sample.seconds + now - start
-            self._next = now + max(PAUSE, GROWTH * (now - self._start), cost / SHARE)
+            self._episodes.done(now, now - start)
 
     def _film(
         self,
