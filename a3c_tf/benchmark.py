@@ -16,7 +16,7 @@ import psutil
 from a3c_tf.agents.base import Agent
 from a3c_tf.config import Backend
 from a3c_tf.envs.factory import MakeEnv, make_vector_env
-from a3c_tf.monitor import Progress
+from a3c_tf.progress import Progress
 from a3c_tf.training import train_agent_async
 
 WARM_UP_SECONDS = 1.0

@@ -18,6 +18,7 @@ COMMANDS = {
     "runs": "list runs: settings, scores, what ended them",
     "plot": "draw the scores of runs against steps and minutes",
     "export": "write a saved agent's policy as Keras, SavedModel, TensorFlow Lite or ONNX",
+    "watch": "watch a saved agent play, in a window or in a file",
     "benchmark": "measure the trainer: steps a second and CPU time a step",
 }
 

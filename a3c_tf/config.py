@@ -136,6 +136,8 @@ class TrainConfig:
     """Seconds between evaluations, in place of eval_interval; 0 goes by steps."""
     eval_episodes: int = 20
     """Whole episodes in one evaluation."""
+    video_every: int = 0
+    """Evaluations from one mp4 in videos/ to the next, 0 for none; needs the extra `video`."""
     successful_score: float | None = None
     """Mean evaluation return at which the run ends as solved."""
     checkpoint_seconds: float = 60.0
@@ -163,6 +165,7 @@ class TrainConfig:
             "reward_clip",
             "eval_interval",
             "eval_seconds",
+            "video_every",
             "stall_timeout",
         ):
             self._require(name, getattr(self, name) >= 0, "at least 0")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -17,6 +18,7 @@ from a3c_tf.envs.checks import check_finite, check_observations
 from a3c_tf.envs.factory import MakeEnv, make_vector_env
 from a3c_tf.envs.masks import check_masks
 from a3c_tf.errors import at_the_end
+from a3c_tf.graphs import Tensor
 from a3c_tf.quiet import tf
 from a3c_tf.signals import thread_stack
 
@@ -46,6 +48,33 @@ class Scores:
             "max": float(returns.max()),
             "min": float(returns.min()),
         }
+
+
+class Step(NamedTuple):
+    """One step of K evaluation environments, for who wants to look at it.
+
+    Attributes:
+        envs: the environments, as the step has left them.
+        inputs: what was acted on: state, starts, and the observations' parts, [K, ...] each.
+        actions: as the environments got them, [K, ...].
+        rewards: [K].
+        terminated: [K].
+        valid: whether it took an action, [K].
+        observations: the next ones, as the environments returned them.
+        state: the next one, [K, S].
+    """
+
+    envs: VectorEnv
+    inputs: Sequence[Tensor]
+    actions: npt.NDArray[Any]
+    rewards: npt.NDArray[np.float64]
+    terminated: npt.NDArray[np.bool_]
+    valid: npt.NDArray[np.bool_]
+    observations: Any
+    state: Tensor
+
+
+Observer = Callable[[Step], None]
 
 
 class Evaluator:
@@ -96,11 +125,15 @@ class Evaluator:
         self.beats = 0
 
     def run(
-        self, should_stop: Callable[[], bool] = lambda: False, number: int = 0
+        self,
+        should_stop: Callable[[], bool] = lambda: False,
+        number: int = 0,
+        observer: Observer | None = None,
     ) -> Scores | None:
         """Runs the episodes; None if `should_stop` became true before they were over.
 
-        Environments and actions are a function of the evaluator's seed and of `number`.
+        Environments and actions are a function of the evaluator's seed and of `number`. An
+        observer is shown every step.
 
         Which episodes count is fixed beforehand, the first n/K of each of the K environments,
         so that short episodes are not favoured. With `steps`, those that end in them, or the
@@ -113,15 +146,21 @@ class Evaluator:
         """
         self._thread, self.active = threading.get_ident(), True
         try:
-            return self._run(should_stop, number)
+            return self._run(should_stop, number, observer)
         finally:
             self.active = False
+
+    def for_one_episode(self, make_env: MakeEnv) -> Evaluator:
+        """The same agent and seed in other environments, one episode at a time."""
+        return Evaluator(self.agent, make_env, 1, self._seed, max_episode_len=self._max_episode_len)
 
     def stack(self) -> str:
         """Where the thread that evaluates is, as text."""
         return thread_stack(self._thread)
 
-    def _run(self, should_stop: Callable[[], bool], number: int) -> Scores | None:
+    def _run(
+        self, should_stop: Callable[[], bool], number: int, observer: Observer | None
+    ) -> Scores | None:
         env_seed, action_seed = np.random.SeedSequence([self._seed, number]).generate_state(2)
         envs = self._make_envs()
         observations, _ = envs.reset(seed=int(env_seed))
@@ -141,15 +180,19 @@ class Evaluator:
             check_observations(WHOSE, arrays)
             if self.agent.observations.masked:
                 check_masks(envs, arrays[-1], resetting)
-            actions, state = self._act(
-                tf.constant([int(action_seed), next(calls)], tf.int64),
-                state,
-                tf.constant(starts),
-                *(tf.constant(array) for array in arrays),
-            )
-            observations, rewards, terminated, truncated, _ = envs.step(actions.numpy())
+            inputs = [state, tf.constant(starts), *(tf.constant(array) for array in arrays)]
+            seed = tf.constant([int(action_seed), next(calls)], tf.int64)
+            drawn, state = self._act(seed, *inputs)
+            actions = drawn.numpy()
+            observations, rewards, terminated, truncated, _ = envs.step(actions)
             rewards = np.where(resetting, 0.0, rewards)
             check_finite(f"reward of {WHOSE}", rewards)
+            if observer is not None:
+                observer(
+                    Step(
+                        envs, inputs, actions, rewards, terminated, ~resetting, observations, state
+                    )
+                )
             returns += rewards
             lengths += ~resetting
             taken += np.count_nonzero(~resetting)

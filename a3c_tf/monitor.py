@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -15,6 +14,8 @@ from a3c_tf.checkpoints import save_agent, save_checkpoint
 from a3c_tf.errors import at_the_end, in_time
 from a3c_tf.evaluation import Evaluator, Scores
 from a3c_tf.parameters import ParameterServer, Snapshot
+from a3c_tf.pictures import Pictures
+from a3c_tf.progress import Progress
 from a3c_tf.reporting import Reporter
 from a3c_tf.reports import RunningWorker
 from a3c_tf.telemetry import write_summary
@@ -27,40 +28,11 @@ LOCK_SECONDS = 3.0  # for a hook to let go of the global weights at the end
 CLOSE_SECONDS = 2.0  # for the environments of the evaluation
 STEPS_PER_SECOND = 1000  # where time is counted in steps
 MAX_FAILED_SAVES = 3  # in a row
-# Points of a curve lie 1/200 of the run so far apart: dense at first, and few in a long run.
-WRITE_SECONDS, MAX_WRITE_SECONDS = 0.5, 30.0
 
 
-@dataclass
-class Progress:
-    """Where a run stands; what a resumed run goes on from.
-
-    Attributes:
-        elapsed: seconds of training, those before a resume included.
-        best_score: highest mean of an evaluation, or None.
-        last_score: mean of the last evaluation, or None.
-        last_evaluation: global step of the last evaluation.
-        seeded_at: global step that the seeds of workers and evaluation were drawn for.
-        last_row: what that wrote into scores.txt, or was about to write.
-        stopped_by: "steps", "successful_score", "evaluation_hook", "error" or "interrupt"; None
-            while it runs.
-        workers_started: how many workers have reported steps.
-    """
-
-    elapsed: float = 0.0
-    best_score: float | None = None
-    last_score: float | None = None
-    last_evaluation: int = 0
-    seeded_at: int = 0
-    last_row: dict[str, float] | None = None
-    stopped_by: str | None = None
-    workers_started: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        """What a checkpoint keeps of it."""
-        values = asdict(self)
-        del values["stopped_by"], values["workers_started"]
-        return values
+def run_clock(server: ParameterServer, order: FixedOrder | None) -> Callable[[], float]:
+    """Seconds, for what is due after so many of them; counted in steps where there is an order."""
+    return (lambda: server.global_step / STEPS_PER_SECOND) if order else monotonic
 
 
 class PolicyMonitor:
@@ -72,6 +44,7 @@ class PolicyMonitor:
         workers: whose reports and episodes are collected.
         agent: a clone of the agent for the monitor alone.
         evaluator: evaluates `agent`; None for no evaluation.
+        pictures: what is made of evaluations; None if there are none.
         eval_interval: environment steps between evaluations; 0 for none but the last.
         eval_seconds: if more than 0, seconds between evaluations, in place of the steps.
         successful_score: mean evaluation return at which the run ends, or None.
@@ -79,6 +52,7 @@ class PolicyMonitor:
         progress: where the run stands.
         save_best: whether `best/` is kept.
         evaluation_hooks: called after each evaluation.
+        settings: of the run, for TensorBoard.
         logger: for what happens.
         resumed: whether the run goes on from a checkpoint.
         order: in which workers and monitor take turns; None where they do not. With one, what
@@ -94,6 +68,7 @@ class PolicyMonitor:
         workers: Sequence[RunningWorker],
         agent: Agent,
         evaluator: Evaluator | None,
+        pictures: Pictures | None,
         *,
         eval_interval: int,
         eval_seconds: float,
@@ -102,6 +77,7 @@ class PolicyMonitor:
         progress: Progress,
         save_best: bool,
         evaluation_hooks: Sequence[EvaluationHook],
+        settings: Mapping[str, Any],
         logger: logging.Logger,
         resumed: bool,
         order: FixedOrder | None,
@@ -113,6 +89,8 @@ class PolicyMonitor:
         self._order = order
         self._agent = agent
         self._evaluator = evaluator
+        self._pictures = pictures
+        self._now = run_clock(server, order)
         self._eval_interval = eval_interval
         self._eval_seconds = eval_seconds
         self._successful_score = successful_score
@@ -120,12 +98,14 @@ class PolicyMonitor:
         self._save_best = save_best
         self._evaluation_hooks = evaluation_hooks
         self._logger = logger
-        self._reporter = Reporter(directory, server, workers, self._logger, resumed)
+        self._reporter = Reporter(
+            directory, server, workers, logger, settings, resumed, on_a_grid=order is not None
+        )
         self._failed_saves = 0
         if self.progress.last_row:  # the program before this one may not have come to it
             self._reporter.write_row(self.progress.last_row)
         self._elapsed_before = self.progress.elapsed
-        self._last_write = self._last_checkpoint = self._last_evaluation_time = 0.0
+        self._last_checkpoint = self._last_evaluation_time = 0.0
         self._start_clocks()
         self._first_step = server.global_step
 
@@ -152,8 +132,7 @@ class PolicyMonitor:
         """Does what is due; whether the run goes on."""
         now = self._now()
         self._read_clock()
-        if self._write_is_due(now):
-            self._last_write = now
+        if self._reporter.is_due(now, self.progress.elapsed):
             self._reporter.write_training()
             self.progress.workers_started = self._reporter.workers_started
         if self._evaluation_is_due(now):
@@ -164,12 +143,16 @@ class PolicyMonitor:
             self.checkpoint()
         return True
 
-    def evaluate(self, should_stop: Callable[[], bool] = lambda: False) -> None:
+    def evaluate(self, should_stop: Callable[[], bool] = lambda: False, last: bool = False) -> None:
         """Evaluates the globals of this moment, unless interrupted, and keeps what is best.
 
         A checkpoint of what was evaluated comes before the row: whenever the program is killed,
         no row is of a later step than the checkpoint that the run is resumed from, and none is
         missing.
+
+        Args:
+            should_stop: interrupts it.
+            last: whether the run is over; `finish` then makes the pictures.
         """
         if self._evaluator is None:
             return
@@ -177,7 +160,8 @@ class PolicyMonitor:
         snapshot = self._server.snapshot()
         self._hold(snapshot)
         step = snapshot.global_step
-        scores = self._evaluator.run(should_stop, step)
+        observer = self._pictures.begin(last) if self._pictures else None
+        scores = self._evaluator.run(should_stop, step, observer)
         self._read_clock()
         if scores is None:
             return
@@ -201,6 +185,8 @@ class PolicyMonitor:
         if self._successful_score is not None and mean >= self._successful_score:
             self._save(lambda: save_agent(self._agent, self._directory / "successful"))
             self.progress.stopped_by = "successful_score"
+        if self._pictures and not self.progress.stopped_by and not last:
+            self._pictures.make(self._reporter.events, step, should_stop)
 
     def checkpoint(self) -> None:
         """Writes the full training state of this moment."""
@@ -245,6 +231,12 @@ class PolicyMonitor:
             asked = asked or should_stop()
             return asked
 
+        def look(behind: bool) -> None:
+            if behind and not self.progress.stopped_by:
+                self.evaluate(lambda: asked, last=True)
+            if not asked:
+                self._make_last_pictures(lambda: asked)
+
         with at_the_end(
             lambda: self._save_last(ending),
             lambda: write_summary(self._directory, self.summary()),
@@ -254,18 +246,21 @@ class PolicyMonitor:
             try:
                 self._reporter.write_training()
                 behind = self.progress.last_evaluation < self._server.global_step
-                if stopped_by == "steps" and behind and not self.progress.stopped_by:
+                if stopped_by == "steps":
                     in_time(
-                        "the last evaluation",
-                        lambda: self.evaluate(lambda: asked),
-                        CLOSE_SECONDS,
-                        asked_to_stop,
+                        "the last evaluation", lambda: look(behind), CLOSE_SECONDS, asked_to_stop
                     )
                     ending = "interrupt" if asked else ending
             except BaseException as error:
                 interrupted = asked or isinstance(error, KeyboardInterrupt)
                 ending = "interrupt" if interrupted else "error"
                 raise
+
+    def _make_last_pictures(self, should_stop: Callable[[], bool]) -> None:
+        if self._pictures:
+            snapshot = self._server.snapshot()
+            self._hold(snapshot)
+            self._pictures.make(self._reporter.events, snapshot.global_step, should_stop, last=True)
 
     def summary(self) -> dict[str, Any]:
         """The run in one line: what `summary.json` holds."""
@@ -302,12 +297,8 @@ class PolicyMonitor:
 
     def _start_clocks(self) -> None:
         self._start, now = monotonic(), self._now()
-        self._last_write, self._last_checkpoint, self._last_evaluation_time = now, now, now
-        self._reporter.restart_clock()
-
-    def _now(self) -> float:
-        """Seconds, for what is due after so many of them."""
-        return self._server.global_step / STEPS_PER_SECOND if self._order else monotonic()
+        self._last_checkpoint, self._last_evaluation_time = now, now
+        self._reporter.restart_clock(now)
 
     def _read_clock(self) -> None:
         self.progress.elapsed = self._elapsed_before + monotonic() - self._start
@@ -319,16 +310,6 @@ class PolicyMonitor:
             return now - self._last_evaluation_time >= self._eval_seconds
         due = self.progress.last_evaluation + self._eval_interval
         return self._eval_interval > 0 and self._server.global_step >= due
-
-    def _write_is_due(self, now: float) -> bool:
-        if self._order is None:
-            interval = min(max(WRITE_SECONDS, self.progress.elapsed / 200), MAX_WRITE_SECONDS)
-            return now - self._last_write >= interval
-        # On a grid, so that a resumed run writes where it would have written without the break.
-        interval = WRITE_SECONDS
-        while interval < min(now / 200, MAX_WRITE_SECONDS):
-            interval *= 2
-        return now // interval > self._last_write // interval
 
     def _hold(self, snapshot: Snapshot) -> None:
         for variable, array in zip(self._agent.weights, snapshot.weights, strict=True):

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import numpy as np
 
+from a3c_tf.dashboard import as_hyperparameters, as_markdown, layout
 from a3c_tf.envs.runner import Episode
 from a3c_tf.evaluation import Scores
 from a3c_tf.parameters import ParameterServer
 from a3c_tf.reports import TIMES, Report, RunningWorker
 from a3c_tf.telemetry import SUMMARY, EventLog, ScoreLog
+
+# Points of a curve lie 1/200 of the run so far apart: dense at first, and few in a long run.
+WRITE_SECONDS, MAX_WRITE_SECONDS = 0.5, 30.0
 
 
 class Reporter:
@@ -24,7 +29,12 @@ class Reporter:
         server: has the global step and the agent.
         workers: whose reports and episodes are collected.
         logger: gets a line for an episode of worker 0, at most one at each `write_training`.
+        settings: of the run, for TensorBoard.
         resumed: whether the run goes on from a checkpoint.
+        on_a_grid: write at times that do not depend on when the program has begun.
+
+    Attributes:
+        events: what TensorBoard reads.
     """
 
     def __init__(
@@ -33,23 +43,45 @@ class Reporter:
         server: ParameterServer,
         workers: Sequence[RunningWorker],
         logger: logging.Logger,
+        settings: Mapping[str, Any],
         resumed: bool = False,
+        on_a_grid: bool = False,
     ) -> None:
         self._directory = directory
         self._server = server
         self._workers = workers
         self._logger = logger
-        self._events = EventLog(directory, server.global_step if resumed else None)
+        self.events = EventLog(directory, server.global_step if resumed else None)
+        self.events.text("settings", as_markdown(settings), server.global_step)
+        self.events.summaries(
+            [layout(), *as_hyperparameters(settings, directory)], server.global_step
+        )
         self._score_log = ScoreLog(directory, workers[0].statistics)
         self._statistics: dict[str, float] = {}
         self._total = Report()
         self._worker_steps = [0] * len(workers)
-        self.restart_clock()
+        self._on_a_grid = on_a_grid
+        self._last_due = 0.0
+        self.restart_clock(0.0)
 
-    def restart_clock(self) -> None:
-        """The workers begin now."""
+    def restart_clock(self, now: float) -> None:
+        """The workers begin now, in the time of `is_due`."""
+        self._last_due = now
         self._last_write = monotonic()
         self._last_step = self._server.global_step
+
+    def is_due(self, now: float, elapsed: float) -> bool:
+        """Whether it is time for `write_training`, and if so, begins to wait for the next time."""
+        interval = min(max(WRITE_SECONDS, elapsed / 200), MAX_WRITE_SECONDS)
+        due = now - self._last_due >= interval
+        if self._on_a_grid:  # so that a resumed run writes where it would have without the break
+            interval = WRITE_SECONDS
+            while interval < min(now / 200, MAX_WRITE_SECONDS):
+                interval *= 2
+            due = now // interval > self._last_due // interval
+        if due:
+            self._last_due = now
+        return due
 
     def write_training(self) -> None:
         """Writes means over what the workers did since the last time."""
@@ -66,7 +98,7 @@ class Reporter:
             for worker, report in zip(self._workers, reports, strict=True):
                 tag = f"workers/{worker.index}/steps_per_second"
                 values[tag] = report.steps / seconds
-        self._events.scalars(values, step)
+        self.events.scalars(values, step)
         for index, report in enumerate(reports):
             self._worker_steps[index] += report.steps
         if episodes[0]:
@@ -86,11 +118,11 @@ class Reporter:
             values = {name: row[name] for name in names}
             self._logger.info("evaluation at step %d: %s", row["steps"], values)
             tags = {f"eval/{name}": value for name, value in values.items()}
-            self._events.scalars(tags, int(row["steps"]))
+            self.events.scalars(tags, int(row["steps"]))
 
     def write_text(self, tag: str, text: str) -> None:
         """Writes a text to TensorBoard, at the global step."""
-        self._events.text(tag, text, self._server.global_step)
+        self.events.text(tag, text, self._server.global_step)
 
     @property
     def workers_started(self) -> int:
@@ -103,7 +135,7 @@ class Reporter:
 
     def close(self) -> None:
         """Flushes and closes what is written."""
-        self._events.close()
+        self.events.close()
 
     def _means(self, reports: Sequence[Report]) -> dict[str, float]:
         """Means over the iterations, and the shares of the workers' time."""

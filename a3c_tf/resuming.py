@@ -9,8 +9,8 @@ from typing import Any
 
 from a3c_tf.checkpoints import clean_up, newest_checkpoint, set_aside_after
 from a3c_tf.errors import CheckpointError
-from a3c_tf.monitor import Progress
 from a3c_tf.parameters import ParameterServer
+from a3c_tf.progress import Progress
 
 
 def restore(

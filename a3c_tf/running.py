@@ -6,8 +6,9 @@ import logging
 from collections.abc import Callable, Sequence
 
 from a3c_tf.backends.supervisor import supervise
-from a3c_tf.monitor import PolicyMonitor, Progress
+from a3c_tf.monitor import PolicyMonitor
 from a3c_tf.parameters import ParameterServer
+from a3c_tf.progress import Progress
 from a3c_tf.reports import RunningWorker
 from a3c_tf.signals import StopRequest
 from a3c_tf.watchdog import Watchdog

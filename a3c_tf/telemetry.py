@@ -9,11 +9,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy.typing as npt
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.plugins.histogram.summary_v2 import histogram_pb
 from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 from tensorboard.plugins.text.summary_v2 import text_pb
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
+from a3c_tf.films import Gif
 from a3c_tf.quiet import tf
 
 SUMMARY = ("mean", "median", "stdev", "max", "min")  # of the returns of an evaluation
@@ -21,7 +25,7 @@ SCORE_COLUMNS = ("steps", "episodes", "elapsed", *SUMMARY)
 
 
 class EventLog:
-    """Scalars for TensorBoard; every write carries its global step.
+    """What TensorBoard reads; everything is written with its global step and the time.
 
     TensorBoard's own writer is used directly: it needs no TensorFlow operation, and it writes
     in a thread of its own.
@@ -40,16 +44,28 @@ class EventLog:
         self._add(Event(wall_time=time.time(), step=step, session_log=start))
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
-        """Writes values by tag."""
-        now = time.time()
-        for tag, value in values.items():
-            event = Event(wall_time=now, step=step, summary=scalar_pb(tag, value))
-            self._add(event)
+        """Writes values by tag, in one event."""
+        self.summaries([scalar_pb(tag, value) for tag, value in values.items()], step)
+
+    def histograms(self, samples: Mapping[str, npt.NDArray[Any]], step: int) -> None:
+        """Writes the distribution of some finite numbers, by tag."""
+        self.summaries([histogram_pb(tag, sample) for tag, sample in samples.items()], step)
+
+    def image(self, tag: str, gif: Gif, step: int) -> None:
+        """Writes an animated image."""
+        # TensorBoard's own function for images takes pixels and makes a PNG of them. What is
+        # encoded already goes into this older field, which every reader knows.
+        image = Summary.Image(encoded_image_string=gif.data, width=gif.width, height=gif.height)
+        self.summaries([Summary(value=[Summary.Value(tag=tag, image=image)])], step)
 
     def text(self, tag: str, text: str, step: int) -> None:
-        """Writes a text."""
-        event = Event(wall_time=time.time(), step=step, summary=text_pb(tag, text))
-        self._add(event)
+        """Writes a text, as Markdown."""
+        self.summaries([text_pb(tag, text)], step)
+
+    def summaries(self, summaries: Sequence[Summary], step: int) -> None:
+        """Writes what goes into one event."""
+        values = [value for summary in summaries for value in summary.value]
+        self._add(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
 
     def close(self) -> None:
         """Flushes and closes the file."""

@@ -6,7 +6,7 @@ import logging
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, get_args
@@ -19,12 +19,15 @@ from a3c_tf.backends.processes import CHILD_NAME, MISSING_GUARD, process_workers
 from a3c_tf.backends.threads import thread_workers
 from a3c_tf.backends.turns import FixedOrder
 from a3c_tf.config import Backend
+from a3c_tf.dashboard import settings_of
 from a3c_tf.envs.factory import MakeEnv, check_env, name_of
 from a3c_tf.evaluation import Evaluator
 from a3c_tf.graphs import configure_tensorflow, forget_kernels
 from a3c_tf.hooks import GlobalStepHook
-from a3c_tf.monitor import EvaluationHook, PolicyMonitor, Progress
+from a3c_tf.monitor import EvaluationHook, PolicyMonitor, run_clock
 from a3c_tf.parameters import ParameterServer
+from a3c_tf.pictures import make_pictures
+from a3c_tf.progress import Progress
 from a3c_tf.quiet import keras
 from a3c_tf.reports import RunningWorker
 from a3c_tf.resuming import fit, restore, whose_turn
@@ -58,6 +61,8 @@ def train_agent_async(
     eval_envs: int = 1,
     eval_seconds: float = 0.0,
     evaluation_hooks: Sequence[EvaluationHook] = (),
+    video_every: int = 0,
+    settings: Mapping[str, Any] | None = None,
     checkpoint_seconds: float = 60.0,
     stall_timeout: float = 300.0,
     deterministic: bool = False,
@@ -98,6 +103,10 @@ def train_agent_async(
         eval_seconds: if more than 0, seconds between evaluations, in place of the steps.
         evaluation_hooks: `hook(agent, scores, step)` is called after each evaluation with the
             agent that was evaluated; a run ends if one returns "stop".
+        video_every: evaluations from one video in `videos/` to the next; 0 for none. Needs the
+            extra `video`, and an environment that draws itself (docs/metrics.md).
+        settings: what TensorBoard shows as the run's settings; by default these arguments and
+            the hyper-parameters.
         checkpoint_seconds: seconds between checkpoints.
         stall_timeout: seconds without a step after which a worker is reported with the place
             where it is; after twice that the run ends. 0 for never.
@@ -144,6 +153,7 @@ def train_agent_async(
         ("step_offset", step_offset, 0),
         ("seed", seed, 0),
         ("eval_seconds", eval_seconds, 0),
+        ("video_every", video_every, 0),
         ("checkpoint_seconds", checkpoint_seconds, 0),
         ("stall_timeout", stall_timeout, 0),
     ):
@@ -237,7 +247,7 @@ def train_agent_async(
             else process_workers(plans, agent, server, logger)
         )
         monitored = agent.clone()
-        evaluator = None
+        evaluator, pictures = None, None
         if eval_interval is not None or eval_seconds > 0:
             evaluator = Evaluator(
                 monitored,
@@ -251,6 +261,9 @@ def train_agent_async(
             )
             closing.pop_all()
             closing.callback(evaluator.close)
+            pictures = make_pictures(
+                outdir, evaluator, make_env, env, video_every, run_clock(server, order), logger
+            )
         outdir.mkdir(parents=True, exist_ok=True)
         monitor = PolicyMonitor(
             outdir,
@@ -258,6 +271,7 @@ def train_agent_async(
             workers,
             monitored,
             evaluator,
+            pictures,
             eval_interval=eval_interval or 0,
             eval_seconds=eval_seconds,
             successful_score=successful_score,
@@ -265,11 +279,23 @@ def train_agent_async(
             progress=progress,
             save_best=save_best_so_far_agent,
             evaluation_hooks=evaluation_hooks,
+            settings=settings
+            or settings_of(
+                agent,
+                env=name_of(env),
+                backend=backend,
+                workers=processes,
+                envs_per_worker=envs_per_worker,
+                t_max=t_max,
+                steps=steps,
+                seed=seed,
+            ),
             logger=logger,
             resumed=resume,
             order=order,
         )
-        watched: list[Watched] = [*workers, *([evaluator] if evaluator else [])]
+        players = [evaluator, pictures.player if pictures else None]
+        watched: list[Watched] = [*workers, *(player for player in players if player)]
         watchdog = Watchdog(watched, stall_timeout, logger)
         run_to_the_end(server, workers, monitor, watchdog, request, name_of(env), on_tick, logger)
     return agent

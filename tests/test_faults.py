@@ -22,7 +22,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from a3c_tf import checkpoints, monitor, run_directory
+from a3c_tf import checkpoints, monitor, reporting, run_directory
 from a3c_tf.agents.base import Agent
 from a3c_tf.agents.loading import load_agent
 from a3c_tf.checkpoints import newest_checkpoint
@@ -583,7 +583,7 @@ def test_clock_that_is_set_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """The run goes on; the steps of TensorBoard's curves still rise."""
     clock = iter(range(2 * 10**9, 0, -1000))
     monkeypatch.setattr(time, "time", lambda: float(next(clock)))
-    monkeypatch.setattr(monitor, "WRITE_SECONDS", 0.05)
+    monkeypatch.setattr(reporting, "WRITE_SECONDS", 0.05)
     run = tmp_path / "run"
     train(run, Make(tmp_path / "notes"), steps=2000, checkpoint_seconds=0.05)
     monkeypatch.undo()

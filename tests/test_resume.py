@@ -25,7 +25,7 @@ import pytest
 import yaml
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 
-from a3c_tf import monitor
+from a3c_tf import monitor, reporting
 from a3c_tf.agents.loading import load_agent
 from a3c_tf.checkpoints import MANIFEST, _checksum, load_checkpoint, newest_checkpoint
 from a3c_tf.commands.train import train as train_command
@@ -408,7 +408,7 @@ def test_resumed_run_is_like_an_unbroken_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Optimizer iterations, its slots, the learning rate at every step, and the tags."""
-    monkeypatch.setattr(monitor, "WRITE_SECONDS", 0.01)
+    monkeypatch.setattr(reporting, "WRITE_SECONDS", 0.01)
     train(tmp_path / "unbroken", steps=800)
     train(tmp_path / "resumed", steps=400)
     train(tmp_path / "resumed", steps=800, resume=True)
@@ -434,7 +434,7 @@ def test_resumed_run_is_like_an_unbroken_one(
 
 def test_curves_after_lost_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a killed run has shown beyond its last checkpoint is gone from TensorBoard."""
-    monkeypatch.setattr(monitor, "WRITE_SECONDS", 0.01)
+    monkeypatch.setattr(reporting, "WRITE_SECONDS", 0.01)
     train(tmp_path, steps=400)
     lost = checkpoints(tmp_path)[1:]
     for path in lost:

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from a3c_tf import monitor
+from a3c_tf import monitor, reporting
 from a3c_tf.agents.a3c import A3CAgent
 from a3c_tf.agents.loading import load_agent
 from a3c_tf.checkpoints import newest_checkpoint
@@ -715,7 +715,7 @@ TAGS = {
 
 def test_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every tag, read back by TensorBoard itself, with rising steps, also after a resume."""
-    monkeypatch.setattr(monitor, "WRITE_SECONDS", 0.05)
+    monkeypatch.setattr(reporting, "WRITE_SECONDS", 0.05)
     settings: dict[str, Any] = {
         "learning_rate": Schedule(1e-3, 0.0, 4000),
         "entropy_coefficient": Schedule(0.5, 0.0, 4000),

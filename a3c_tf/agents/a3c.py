@@ -105,6 +105,10 @@ class A3CAgent(Agent):
         mask = self.observations.mask(observations)
         return self.actions.distribution(outputs, mask), state
 
+    def values(self, observations: Sequence[Tensor], state: Tensor, starts: Tensor) -> Tensor:
+        """The value V(s) of each observation, [K]."""
+        return self.model(self._inputs(observations, state, starts))[1]
+
     def _inputs(self, observations: Sequence[Tensor], state: Tensor, starts: Tensor) -> Any:
         inputs = self.observations.inputs(observations)
         return [inputs, state, starts] if self.state_size else inputs

@@ -148,6 +148,22 @@ class Agent(ABC):
             after: the global step now.
         """
 
+    def values(self, observations: Sequence[Tensor], state: Tensor, starts: Tensor) -> Tensor:
+        """What is expected from each of some observations on, [K]. Part of a graph; optional.
+
+        In the units of the rewards that are learned. An agent that says it is shown with
+        histograms of values and advantages.
+
+        Args:
+            observations: the parts, [K, ...] each.
+            state: of recurrent nets, [K, S].
+            starts: 1 where an episode begins, [K].
+
+        Raises:
+            NotImplementedError: this kind of agent does not say it.
+        """
+        raise NotImplementedError
+
     # Hyper-parameters -----------------------------------------------------------------------
 
     def scheduled(self, global_step: int) -> dict[str, float]:

@@ -102,6 +102,10 @@ class NStepQAgent(Agent):
         mixed = (1.0 - exploration) * greedy + exploration * any_of_them
         return Categorical(tf.math.log(mixed)), state
 
+    def values(self, observations: Sequence[Tensor], state: Tensor, starts: Tensor) -> Tensor:
+        """The value of the best action, max_a Q(s, a), [K]."""
+        return tf.reduce_max(self._values(self.model, observations), axis=-1)
+
     def _values(self, net: keras.Model, observations: Sequence[Tensor]) -> Tensor:
         """Q(s, a) of the allowed actions, [B, actions]; hardly anything for the others."""
         values = net(self.observations.inputs(observations))

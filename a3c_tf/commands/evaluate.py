@@ -11,7 +11,7 @@ from typing import Annotated
 import tyro
 
 from a3c_tf.commands.output import OK, usage
-from a3c_tf.commands.saved import env_of, find_agent
+from a3c_tf.commands.saved import env_of, find_agent, load_fitting
 from a3c_tf.config import NamedValues
 from a3c_tf.envs.factory import spaces_of
 from a3c_tf.errors import ConfigError, at_the_end
@@ -49,19 +49,11 @@ def evaluate(arguments: Sequence[str]) -> int:
         spaces = spaces_of(make_env)
         if config.episodes < 1:
             raise ConfigError(f"--episodes is {config.episodes}; it must be at least 1")
-        from a3c_tf.agents.loading import load_agent
-        from a3c_tf.evaluation import Evaluator
-        from a3c_tf.graphs import configure_tensorflow
-
-        configure_tensorflow()
-        agent = load_agent(agent_directory)
-        if spaces != (agent.observation_space, agent.action_space):
-            raise ConfigError(
-                f"{make_env.env_id} has the spaces {spaces[0]} and {spaces[1]}, the agent was "
-                f"trained on {agent.observation_space} and {agent.action_space}"
-            )
+        agent = load_fitting(agent_directory, make_env, spaces)
     except (ValueError, FileNotFoundError) as error:
         return usage(error)
+    from a3c_tf.evaluation import Evaluator
+
     evaluator = Evaluator(agent, make_env, config.episodes, config.seed, config.greedy, EVAL_ENVS)
     with at_the_end(evaluator.close):
         scores = evaluator.run()

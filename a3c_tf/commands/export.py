@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from a3c_tf.commands.output import FAILED, OK, usage
-from a3c_tf.commands.saved import env_of, find_agent
+from a3c_tf.commands.saved import env_of, find_agent, load_fitting
 from a3c_tf.config import NamedValues
 from a3c_tf.envs.factory import spaces_of
 from a3c_tf.errors import ConfigError, at_the_end
@@ -57,7 +57,6 @@ def export(arguments: Sequence[str]) -> int:
         spaces = spaces_of(make_env)
         if config.observations < 1:
             raise ConfigError(f"--observations is {config.observations}; it must be at least 1")
-        from a3c_tf.agents.loading import load_agent
         from a3c_tf.envs.factory import make_vector_env
         from a3c_tf.export import (
             ExportError,
@@ -66,16 +65,9 @@ def export(arguments: Sequence[str]) -> int:
             record,
             write_policy,
         )
-        from a3c_tf.graphs import configure_tensorflow
         from a3c_tf.portable import classes_needed, portable_policy
 
-        configure_tensorflow()
-        agent = load_agent(agent_directory)
-        if spaces != (agent.observation_space, agent.action_space):
-            raise ConfigError(
-                f"{make_env.env_id} has the spaces {spaces[0]} and {spaces[1]}, the agent was "
-                f"trained on {agent.observation_space} and {agent.action_space}"
-            )
+        agent = load_fitting(agent_directory, make_env, spaces)
         policy = portable_policy(agent, config.greedy)
         with TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as directory:
             written = Path(directory, path.name)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
+
 from a3c_tf.envs.factory import RegisteredEnv
 from a3c_tf.errors import ConfigError
 from a3c_tf.run_directory import read_config
@@ -37,3 +39,20 @@ def env_of(agent_directory: Path, env_id: str | None, env_args: dict[str, Any]) 
                 str(settings["env"]), bool(settings.get("sticky_actions")), settings.get("env_args")
             )
     raise ConfigError(f"{agent_directory} is not in a run directory; name the --env")
+
+
+def load_fitting(
+    agent_directory: Path, make_env: RegisteredEnv, spaces: tuple[gym.Space, gym.Space]
+) -> Any:
+    """The agent, if it is for an environment of these spaces."""
+    from a3c_tf.agents.loading import load_agent
+    from a3c_tf.graphs import configure_tensorflow
+
+    configure_tensorflow()
+    agent = load_agent(agent_directory)
+    if spaces != (agent.observation_space, agent.action_space):
+        raise ConfigError(
+            f"{make_env.env_id} has the spaces {spaces[0]} and {spaces[1]}, the agent was "
+            f"trained on {agent.observation_space} and {agent.action_space}"
+        )
+    return agent

@@ -31,7 +31,7 @@ from a3c_tf.signals import Terminated
 
 if TYPE_CHECKING:
     from a3c_tf.agents.a3c import A3CAgent
-    from a3c_tf.monitor import Progress
+    from a3c_tf.progress import Progress
 
 # TensorFlow takes seconds to import, so what needs it is imported where bad flags have passed.
 
@@ -99,6 +99,8 @@ def _run(
             seed=config.seed,
             eval_envs=EVAL_ENVS,
             eval_seconds=config.eval_seconds,
+            video_every=config.video_every,
+            settings=config.to_dict(),
             checkpoint_seconds=config.checkpoint_seconds,
             stall_timeout=config.stall_timeout,
             deterministic=config.deterministic,

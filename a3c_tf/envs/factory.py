@@ -78,6 +78,11 @@ class RegisteredEnv:
                 f"{type(error).__name__}: {' '.join(str(error).split())}"
             ) from error
 
+    def rendered(self, render_mode: str) -> RegisteredEnv:
+        """The same environments, but drawing themselves."""
+        arguments = self.arguments | {"render_mode": render_mode}
+        return RegisteredEnv(self.env_id, self.sticky_actions, arguments)
+
     def vector(self, count: int) -> VectorEnv | None:
         """`count` environments stepped by one call, natively; None if the id has no such."""
         if self.atari:

@@ -1,0 +1,88 @@
+"""Shows a saved agent at play."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from a3c_tf.commands.output import OK, usage
+from a3c_tf.commands.saved import env_of, find_agent, load_fitting
+from a3c_tf.config import NamedValues
+from a3c_tf.envs.factory import check_env
+from a3c_tf.errors import ConfigError, at_the_end
+from a3c_tf.films import MISSING_EXTRA, can_make_videos, has_display, recording
+from a3c_tf.flags import parse_flags
+
+
+@dataclass(frozen=True)
+class WatchConfig:
+    """Plays episodes with a saved agent, in a window or into a file, and prints their returns."""
+
+    run: Annotated[Path, tyro.conf.Positional]
+    """Directory of a run (its best agent, else its last one is taken) or of an agent."""
+    env: str | None = None
+    """Environment id; by default that of the run."""
+    env_args: NamedValues = field(default_factory=dict)
+    """Arguments of the environment that is named; by default, those of the run."""
+    episodes: int = 1
+    """Whole episodes."""
+    record: Path | None = None
+    """File to write instead of opening a window: .mp4 (needs the extra `video`), or .gif, which is
+    small, with some of the frames only."""
+    seed: int = 12345
+    """Of environments and actions."""
+    greedy: bool = False
+    """The most likely action instead of a drawn one."""
+
+
+def watch(arguments: Sequence[str]) -> int:
+    """`a3c-tf watch`, `scripts/watch.py`."""
+    config = parse_flags(WatchConfig, arguments, "watch")
+    try:
+        if config.episodes < 1:
+            raise ConfigError(f"--episodes is {config.episodes}; it must be at least 1")
+        _check_output(config.record)
+        agent_directory = find_agent(config.run)
+        make_env = env_of(agent_directory, config.env, config.env_args)
+        env = make_env(0, True)
+        spaces = check_env(env)
+        env.close()
+        render_mode = "rgb_array" if config.record else "human"
+        if render_mode not in env.metadata.get("render_modes", ()):
+            raise ConfigError(f"{make_env.env_id} cannot be watched: it has no {render_mode!r}")
+        agent = load_fitting(agent_directory, make_env, spaces)
+    except (ValueError, FileNotFoundError) as error:
+        return usage(error)
+    from a3c_tf.episodes import drawn, filming
+    from a3c_tf.evaluation import Evaluator
+
+    player = Evaluator(agent, drawn(make_env, render_mode), 1, config.seed, config.greedy)
+    with ExitStack() as until_the_end, at_the_end(player.close):
+        record = config.record
+        films = [until_the_end.enter_context(recording(record))] if record else []
+        for number in range(config.episodes):
+            scores = player.run(number=number, observer=filming(films))
+            assert scores is not None
+            print(f"episode {number + 1}: return {scores.returns[0]:g}, {scores.lengths[0]} steps")
+    if config.record:
+        print(f"recorded: {config.record}")
+    return OK
+
+
+def _check_output(record: Path | None) -> None:
+    """Whether there is a window to draw in, or a file that can be written."""
+    if record is None:
+        if not has_display():
+            raise ConfigError("there is no display; write a file with --record episode.gif")
+        return
+    if record.suffix not in (".mp4", ".gif"):
+        raise ConfigError(f"--record is {record}; it must end in .mp4 or .gif")
+    if record.suffix == ".mp4" and not can_make_videos():
+        raise ConfigError(f"--record is {record}; {MISSING_EXTRA}, or take a .gif")
+    if not record.absolute().parent.is_dir():
+        raise ConfigError(f"--record is {record}; there is no directory {record.parent}")

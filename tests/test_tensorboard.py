@@ -1,0 +1,260 @@
+"""A real TensorBoard server, asked for what its pages ask for."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+from urllib.request import Request, urlopen
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from PIL import Image
+
+from a3c_tf.agents.n_step_q import NStepQAgent, NStepQHyperparameters
+from a3c_tf.training import train_agent_async
+from tests.helpers import make_agent
+
+ROOT = Path(__file__).parent.parent
+SIZE = 36  # pixels of the observations
+RUNS = ("CartPole-v1", "pixels")
+STEPS, MORE_STEPS = 3000, 5000
+START_SECONDS = 120.0
+
+
+class PixelEnv(gym.Env[Any, np.int64]):
+    """A dot that goes left or right for 30 steps; an observation is a grey image of it."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012  (Gymnasium's)
+    render_mode = "rgb_array"
+
+    def __init__(self) -> None:
+        self.observation_space = gym.spaces.Box(0, 255, (SIZE, SIZE, 1), np.uint8)
+        self.action_space = gym.spaces.Discrete(2)
+        self._place = self._step = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        """Puts it in the middle."""
+        self._place, self._step = SIZE // 2, 0
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Moves it."""
+        self._place = (self._place + 2 * int(action) - 1) % SIZE
+        self._step += 1
+        return self._observe(), float(action), False, self._step == 30, {}
+
+    def render(self) -> Any:
+        """Twice as large, in three colours."""
+        return np.repeat(np.repeat(np.repeat(self._observe(), 2, 0), 2, 1), 3, 2)
+
+    def _observe(self) -> Any:
+        image = np.zeros((SIZE, SIZE, 1), np.uint8)
+        image[:, self._place] = 255
+        return image
+
+
+def train(directory: Path, name: str, **settings: Any) -> None:
+    """Workers are processes in the one case and threads in the other."""
+    if name == "pixels":
+        agent = make_agent(PixelEnv(), nets={"network": "paper_cnn"})
+        arguments: dict[str, Any] = {"make_env": lambda index, test: PixelEnv(), "agent": agent}
+        train_agent_async(
+            directory, 2, envs_per_worker=2, eval_interval=1000, **arguments | settings
+        )
+        return
+    goal = ["--resume", str(directory)] if settings.get("resume") else ["--outdir", str(directory)]
+    flags = ["--steps", str(settings["steps"]), "--eval-interval", "1000", "--eval-episodes", "4"]
+    program = [sys.executable, str(ROOT / "scripts/train.py"), "--workers", "2"]
+    subprocess.run([*program, *goal, *flags], check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs, the first one resumed."""
+    directory: Path = tmp_path_factory.mktemp("runs")
+    for name in RUNS:
+        train(directory / name, name, steps=STEPS)
+    train(directory / RUNS[0], RUNS[0], steps=MORE_STEPS, resume=True)
+    return directory
+
+
+class Server:
+    """TensorBoard's data routes."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def get(self, route: str, **query: Any) -> Any:
+        """What a route says, as JSON."""
+        with self.open(f"{route}?{urlencode(query, quote_via=quote)}") as answer:
+            return json.load(answer)
+
+    def post(self, route: str, body: Any) -> Any:
+        """The same for a route that is told something."""
+        with self.open(route, json.dumps(body).encode()) as answer:
+            return json.load(answer)
+
+    def open(self, route: str, body: bytes | None = None) -> Any:
+        """The answer itself."""
+        headers = {"Content-Type": "application/json"} if body else {}
+        return urlopen(Request(f"{self._url}data/{route}", body, headers), timeout=30)
+
+
+@pytest.fixture(scope="module", params=["true", "false"], ids=["fast loading", "slow loading"])
+def server(logdir: Path, request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A server that has read both runs, with each of TensorBoard's two ways to read."""
+    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(logdir), "--port", "0"]
+    log = logdir.parent / f"log-{request.param}.txt"
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            [*command, "--host", "127.0.0.1", "--load_fast", request.param],
+            stdout=file,
+            stderr=file,
+        )
+    try:
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline and process.poll() is None:
+            started = re.search(r"at (http://\S+/)", log.read_text())
+            if started and _is_read(Server(started[1])):
+                break
+            time.sleep(0.2)
+        else:
+            raise AssertionError(log.read_text())
+        yield Server(started[1])
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def _is_read(server: Server) -> bool:
+    """Whether the last thing that each run has written is there."""
+    images = server.get("plugin/images/tags")
+    return all("eval/episode" in images.get(name, {}) for name in RUNS) and (
+        _series(server, "eval/mean", RUNS[0])[-1][1] >= MORE_STEPS
+    )
+
+
+def _series(server: Server, tag: str, run: str) -> list[list[float]]:
+    series: list[list[float]] = server.get("plugin/scalars/scalars", tag=tag, run=run)
+    return series
+
+
+def _tags(server: Server, run: str) -> set[str]:
+    plugins = ("scalars", "histograms", "images")
+    tags = {tag for plugin in plugins for tag in server.get(f"plugin/{plugin}/tags").get(run, {})}
+    return tags | set(server.get("plugin/text/tags")[run])
+
+
+def _documented() -> set[str]:
+    text = (ROOT / "docs" / "metrics.md").read_text()
+    return set(re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE))
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_every_tag_is_documented(server: Server, run: str) -> None:
+    """And what is documented is there, but for what only other agents and accidents write."""
+    written = {re.sub(r"workers/\d+", "workers/<i>", tag) for tag in _tags(server, run)}
+    schedules = NStepQHyperparameters().schedules()
+    others = {*NStepQAgent.statistics, *(f"train/{name}" for name in schedules), "error"}
+    assert written <= _documented()
+    assert _documented() <= written | others
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_scalars(server: Server, run: str) -> None:
+    """Finite, with rising steps, over the whole run, also after a resume."""
+    steps = MORE_STEPS if run == RUNS[0] else STEPS
+    for tag in server.get("plugin/scalars/tags")[run]:
+        series = _series(server, tag, run)
+        assert np.isfinite(series).all(), tag
+        times, at, _ = zip(*series, strict=True)
+        assert list(at) == sorted(at), tag
+        assert list(times) == sorted(times), tag
+        assert at[-1] >= 0.7 * steps, tag
+
+
+def test_hparams(server: Server) -> None:
+    """A row a run, sorted by the final score, with the settings."""
+    experiment = server.post("plugin/hparams/experiment", {"experimentName": ""})
+    names = {column["name"]: column["differs"] for column in experiment["hparamInfos"]}
+    assert names["learning_rate"]
+    assert not names["gamma"]
+    metric = {"tag": "eval/mean", "group": ""}
+    assert [info["name"] for info in experiment["metricInfos"]] == [metric]
+    order = {"metric": metric, "order": "ORDER_DESC"}
+    rows = server.post(
+        "plugin/hparams/session_groups",
+        {
+            "startIndex": 0,
+            "sliceSize": 9,
+            "allowedStatuses": ["STATUS_UNKNOWN"],
+            "colParams": [order],
+        },
+    )["sessionGroups"]
+    assert [row["name"].split("/")[-1] for row in rows] == list(RUNS)
+    for row, run in zip(rows, RUNS, strict=True):
+        assert row["metricValues"][0]["value"] == _series(server, "eval/mean", run)[-1][2]
+        assert row["hparams"]["seed"] == 0
+    assert rows[0]["hparams"]["hidden_sizes"] == "[64, 64]"
+    assert rows[0]["hparams"]["env"] == "CartPole-v1"
+    assert rows[1]["hparams"]["learning_rate"] == 7e-4
+    assert rows[1]["hparams"]["env"] == "PixelEnv"
+
+
+def test_layout(server: Server) -> None:
+    """Every chart of the page has something to show."""
+    categories = server.get("plugin/custom_scalars/layout")["category"]
+    charts = [chart for category in categories for chart in category["chart"]]
+    assert len(charts) >= 10
+    for chart in charts:
+        for expression in chart.get("multiline", {}).get("tag", []):
+            query = {"tag": expression, "run": RUNS[0]}
+            found = server.get("plugin/custom_scalars/scalars", **query)["tag_to_events"]
+            assert found, expression
+        for series in chart.get("margin", {}).get("series", []):
+            assert set(series.values()) <= set(server.get("plugin/scalars/tags")[RUNS[0]])
+
+
+@pytest.mark.parametrize(("run", "size"), [*zip(RUNS, [(240, 160), (72, 72)], strict=True)])
+def test_episode(server: Server, run: str, size: tuple[int, int]) -> None:
+    """It is served as a GIF, which moves."""
+    last = server.get("plugin/images/images", run=run, tag="eval/episode", sample=0)[-1]
+    with server.open(f"plugin/images/individualImage?{last['query']}") as answer:
+        assert answer.headers["Content-Type"] == "image/gif"
+        image = Image.open(BytesIO(answer.read()))
+    assert image.size == size
+    frames = []
+    for index in range(image.n_frames):
+        image.seek(index)
+        frames.append(np.asarray(image.convert("RGB")))
+    assert len(frames) > 5
+    assert any((frames[0] != frame).any() for frame in frames)
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_histograms(server: Server, run: str) -> None:
+    """Of actions, values and advantages; buckets are (left, right, count)."""
+    for tag in ("eval/actions", "eval/values", "eval/advantages"):
+        for _, _, buckets in server.get("plugin/histograms/histograms", run=run, tag=tag):
+            assert sum(count for _, _, count in buckets) > 20
+            assert np.isfinite(buckets).all()
+            if tag == "eval/actions":
+                assert {np.floor(b[1]) for b in buckets if b[2]} <= {0, 1}
+
+
+def test_settings(server: Server) -> None:
+    """As a text, anew at a resume, with what is different."""
+    texts = [text["text"] for text in server.get("plugin/text/text", run=RUNS[0], tag="settings")]
+    assert [f"<code>{steps}</code>" in text for text in texts for steps in (STEPS, MORE_STEPS)] == [
+        *(True, False),
+        *(False, True),
+    ]
