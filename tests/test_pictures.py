@@ -135,6 +135,7 @@ def test_the_last_agent_is_shown_once(bench: Bench) -> None:
     bench.pictures.make(bench.events, 9, last=True)  # type: ignore[arg-type]
     assert list(bench.events.shown) == [7, 9]
     assert bench.events.sampled == [7]
+    assert len(bench.made) == 1 + 2
 
 
 def test_an_environment_for_each_episode(bench: Bench) -> None:
@@ -206,10 +207,11 @@ def test_registered_environments_draw(
     for name in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SDL_VIDEODRIVER", "")
+    monkeypatch.setattr(pictures, "SECONDS", 0.5)
     make_env = RegisteredEnv(env_id)
     env = make_env(0, True)
     nets = {"network": "paper_cnn"} if make_env.atari else {}
-    evaluator = Evaluator(make_agent(env, nets=nets), make_env, 1, max_episode_len=10, first=env)
+    evaluator = Evaluator(make_agent(env, nets=nets), make_env, 1, first=env)
     made = make_pictures(tmp_path, evaluator, make_env, env, 0, lambda: 0.0, LOGGER)
     events = Events()
     made.make(events, 1, last=True)  # type: ignore[arg-type]
@@ -272,12 +274,18 @@ def test_half_a_video_of_a_killed_program(tmp_path: Path) -> None:
 # Samples ----------------------------------------------------------------------------------------
 
 
-def sample_of(env: KnownEnv, episodes: int, **settings: Any) -> dict[str, Any]:
-    """What is sampled in an evaluation whose value of the state at step t is t."""
+def sample_of(
+    env: KnownEnv, episodes: int, value_of_episode: float = 0.0, **settings: Any
+) -> dict[str, Any]:
+    """What is sampled in an evaluation whose value of the state at step t is t.
+
+    To which comes the number of the episode, times `value_of_episode`.
+    """
     agent = make_agent(env, gamma=GAMMA, **settings)
     for weight in agent.model.weights:
         table = np.zeros(weight.shape, np.float32)
         if weight.shape == (STEP + MAX_LENGTH + 1, 1):
+            table[1] = value_of_episode
             table[STEP:, 0] = range(MAX_LENGTH + 1)
         weight.assign(table)
     sample = Sample(agent, 1, lambda: 0.0)
@@ -307,8 +315,10 @@ def test_sample_of_learned_rewards() -> None:
 def test_sample_is_bounded() -> None:
     """And spread over the whole evaluation."""
     env = KnownEnv(rewards=(0.0,) * 8)
-    found = sample_of(env, STEPS // 4)
+    episodes = STEPS // 4
+    found = sample_of(env, episodes, value_of_episode=1000.0)
     assert STEPS // 3 < len(found["eval/values"]) <= STEPS
+    assert np.median(found["eval/values"]) / 1000 == pytest.approx(episodes / 2, rel=0.1)
     assert len(env.history) == 2 * STEPS
 
 

@@ -49,10 +49,9 @@ def test_images_and_histograms(tmp_path: Path) -> None:
     log.histograms({"eval/values": np.array([0.0, 0.0, 3.0])}, 6)
     log.close()
     events = EventAccumulator(str(tmp_path)).Reload()
-    (image,) = events.Tensors("eval/episode")
-    assert image.step == 5
-    assert list(image.tensor_proto.string_val) == [b"30", b"20", b"GIF89a..."]
-    assert events.SummaryMetadata("eval/episode").plugin_data.plugin_name == "images"
+    (image,) = events.Images("eval/episode")
+    assert (image.step, image.width, image.height) == (5, 30, 20)
+    assert image.encoded_image_string == b"GIF89a..."
     (histogram,) = events.Tensors("eval/values")
     buckets = make_ndarray(histogram.tensor_proto)
     assert [list(bucket) for bucket in buckets if bucket[2]] == [
