@@ -6,9 +6,13 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+from tensorboard.util.tensor_util import make_ndarray
 
+from a3c_tf.films import Gif
 from a3c_tf.telemetry import SCORE_COLUMNS, EventLog, ScoreLog, write_summary
 
 
@@ -26,6 +30,34 @@ def test_events_are_read_back(tmp_path: Path) -> None:
 
     assert read("loss/total") == [(10, 0.5), (10**10, 0.25)]
     assert read("eval/mean") == [(10, -3.0)]
+
+
+def test_what_belongs_together_is_one_event(tmp_path: Path) -> None:
+    """It is written by one call, with one time."""
+    log = EventLog(tmp_path)
+    log.scalars({f"tag/{i}": float(i) for i in range(9)}, 3)
+    log.close()
+    (file,) = tmp_path.iterdir()
+    written = [event.summary.value for event in EventFileLoader(str(file)).Load()]
+    assert [len(values) for values in written if values] == [9]
+
+
+def test_images_and_histograms(tmp_path: Path) -> None:
+    """An encoded image comes back as it was, with its size; counts are those of the numbers."""
+    log = EventLog(tmp_path)
+    log.image("eval/episode", Gif(b"GIF89a...", 30, 20), 5)
+    log.histograms({"eval/values": np.array([0.0, 0.0, 3.0])}, 6)
+    log.close()
+    events = EventAccumulator(str(tmp_path)).Reload()
+    (image,) = events.Images("eval/episode")
+    assert (image.step, image.width, image.height) == (5, 30, 20)
+    assert image.encoded_image_string == b"GIF89a..."
+    (histogram,) = events.Tensors("eval/values")
+    buckets = make_ndarray(histogram.tensor_proto)
+    assert [list(bucket) for bucket in buckets if bucket[2]] == [
+        [0.0, pytest.approx(0.1), 2.0],
+        [pytest.approx(2.9), 3.0, 1.0],
+    ]
 
 
 def test_events_of_two_logs(tmp_path: Path) -> None:
