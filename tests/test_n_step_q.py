@@ -186,6 +186,48 @@ def test_targets_do_not_know_the_values_on_the_way() -> None:
     assert targets(agents[0], steps) == pytest.approx(targets(agents[1], steps))
 
 
+def masked_agent(mask: Sequence[int]) -> tuple[NStepQAgent, Any]:
+    """An agent that sees nothing but constant numbers and a mask; and such an observation."""
+    space = gym.spaces.Dict(seen=gym.spaces.Box(0, 1, (2,)), action_mask=gym.spaces.MultiBinary(3))
+    actions = gym.spaces.Discrete(3, start=5)
+    agent = NStepQAgent(build_action_value(space, actions, ()), space, actions)
+    agent.model.set_weights([np.zeros((2, 3)), np.array([1.0, 4.0, 2.0])])
+    agent.target.set_weights([np.zeros((2, 3)), np.array([8.0, 16.0, 4.0])])
+    return agent, {"seen": np.zeros(2, np.float32), "action_mask": np.array(mask, np.int8)}
+
+
+@pytest.mark.parametrize(("mask", "best"), [([1, 1, 1], 16.0), ([1, 0, 1], 8.0), ([0, 0, 1], 4.0)])
+def test_targets_know_the_mask(mask: list[int], best: float) -> None:
+    """Only the values of allowed actions are bootstrapped from."""
+    agent, observation = masked_agent(mask)
+    rollout = rollout_of(
+        np.zeros((2, 1, 2), np.float32),
+        np.ones((1, 1), np.int64),
+        *np.zeros((3, 1, 1), np.float32),
+        np.ones((1, 1), np.float32),
+    )
+    masks = tf.constant([[[1.0, 1.0, 1.0]], [observation["action_mask"].astype(np.float32)]])
+    rollout = rollout._replace(observations=[*rollout.observations, masks])
+    loss, _ = agent.loss(rollout, 0.0)
+    assert float(loss) == pytest.approx((0.99 * best - 4.0) ** 2, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("mask", "greedy", "others"),
+    [([1, 1, 1], 6, {5, 7}), ([1, 0, 1], 7, {5}), ([1, 0, 0], 5, set())],
+)
+def test_forbidden_actions_are_not_taken(mask: list[int], greedy: int, others: set[int]) -> None:
+    """Neither as the best one, nor in exploring."""
+    agent, observation = masked_agent(mask)
+    assert agent.act(observation, greedy=True) == greedy
+    arrays = [tf.constant(array) for array in agent.observations.single(observation)]
+    distribution, _ = agent.distribution(arrays, tf.zeros([1, 0]), tf.zeros([1]), 0.5)
+    drawn = {
+        int(distribution.sample(noise)[0]) + 5 for noise in agent.actions.noise([99, 1], [1, 2])
+    }
+    assert drawn == {greedy, *others}
+
+
 # In state 2 the episode is over; 3 is where the next one begins.
 ENDS = maxima(s2=6.0, s3=50.0, s9=8.0)
 

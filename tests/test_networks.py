@@ -215,6 +215,28 @@ def test_images_beside_numbers() -> None:
     assert dense.kernel.shape[0] == 3 * 3 * 32 + 5 + 2
 
 
+def test_whole_numbers_are_one_hot() -> None:
+    """What the first dense layer gets, part after part, in the order of a Dict's names."""
+    space = gym.spaces.Dict(
+        a=gym.spaces.Discrete(3),
+        b=gym.spaces.MultiDiscrete([2, 3]),
+        c=box((2,)),
+        d=gym.spaces.MultiBinary(2),
+    )
+    model = build_actor_critic(space, gym.spaces.Discrete(2), (4,), shared_trunk=True)
+    (dense,) = [layer for layer in model.layers if layer.name == "shared_0"]
+    joined = keras.Model(model.inputs, dense.input)
+    seen = {
+        "a": np.array([1]),
+        "b": np.array([[1, 2]]),
+        "c": np.array([[0.5, -3.0]], np.float32),
+        "d": np.array([[0.0, 1.0]], np.float32),
+    }
+    (row,) = joined([seen[name] for name in "abcd"]).numpy().tolist()
+    one_hot = [0.0, 1.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]  # b: as many places as its largest
+    assert row == [*one_hot[0], *one_hot[1], *one_hot[2], 0.5, -3.0, 0.0, 1.0]
+
+
 @pytest.mark.parametrize(
     ("network", "shape"), [("paper_cnn", (7, 84, 3)), ("nature_cnn", (30, 30, 1))]
 )
