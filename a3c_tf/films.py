@@ -21,7 +21,7 @@ from a3c_tf.thinning import Thinned
 
 Frame = npt.NDArray[np.uint8]  # [height, width, 3]
 
-FRAMES, PIXELS, COLOURS = 200, 240, 64  # of a GIF, at most
+FRAMES, PIXELS, COLOURS = 100, 240, 64  # of a GIF, at most
 BYTES = 500_000  # of a GIF, at most
 FASTEST, SLOWEST = 20, 100  # milliseconds a frame; browsers show shorter ones slowly
 DEFAULT_FPS = 30
@@ -93,7 +93,7 @@ class Animation:
         """Draws it small, if it is one of the frames that are kept."""
         if self._frames.wanted():
             image = Image.fromarray(scene.frame)
-            image.thumbnail((PIXELS, PIXELS))
+            image = image.reduce(-(-max(image.size) // PIXELS))  # by a whole number, which is fast
             self._frames.add(image.quantize(COLOURS, Image.Quantize.FASTOCTREE))
             self._fps = scene.fps
 

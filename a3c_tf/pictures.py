@@ -19,7 +19,7 @@ EPISODE = "eval/episode"  # the tag of the animation
 # Between two of a kind lie at least the seconds named here, a tenth of the run so far, and 100
 # times what the first of them took: they take one percent of the time of the monitor's thread. The
 # first episode comes late, since a short run would feel it.
-SAMPLE_PAUSE, EPISODE_PAUSE, GROWTH, SHARE = 1.0, 30.0, 0.1, 0.01
+SAMPLE_PAUSE, EPISODE_PAUSE, GROWTH, SHARE = 1.0, 60.0, 0.1, 0.01
 SECONDS, VIDEO_SECONDS = 2.0, 60.0  # of play, at most
 
 

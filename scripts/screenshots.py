@@ -18,7 +18,7 @@ PAGES = {
     "custom-scalars": "custom_scalars",
     "hparams": "hparams",
     "images": "images",
-    "distributions": "histograms",
+    "histograms": "histograms",
 }
 LOAD_SECONDS = 60.0  # for TensorBoard to read the runs
 DRAW_SECONDS = 6.0  # for a page to draw its charts
@@ -35,7 +35,7 @@ class ScreenshotConfig:
     """Where the pictures go."""
     browser: Path | None = None
     """Chromium's program; by default the one that playwright has installed."""
-    width: int = 1400
+    width: int = 1600
     """Pixels."""
     height: int = 1000
     """Pixels."""

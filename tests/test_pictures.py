@@ -108,7 +108,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 def test_when(bench: Bench) -> None:
     """Samples at once, episodes later, both less and less often; the last agent is shown anyway."""
-    times = [0, 0.5, 2, EPISODE_PAUSE, 50, 61, 900, 950, 1000, 1080, 1081]
+    times = [0, 0.5, 2, EPISODE_PAUSE, 80, 121, 900, 950, 1000, 1080, 1081]
     for i, at in enumerate(times):
         bench.evaluate(i, at, last=i == len(times) - 1)
     assert bench.events.sampled == [0, 2, 3, 4, 5, 6, 8, 10]
@@ -124,12 +124,12 @@ def test_what_costs_much_is_made_rarely(tmp_path: Path) -> None:
     bench = Bench(tmp_path, lambda: DrawnEnv(on_render=spend))
     for step in range(0, 300, 10):
         bench.evaluate(step, step)
-    assert list(bench.events.shown) == [30, 140, 250]
+    assert list(bench.events.shown) == [60, 170, 280]
 
 
 def test_the_last_agent_is_shown_once(bench: Bench) -> None:
     """Also where the last evaluation came before the end."""
-    bench.evaluate(7, 50)
+    bench.evaluate(7, 70)
     bench.pictures.make(bench.events, 7, last=True)  # type: ignore[arg-type]
     assert bench.events.sampled == [7]
     bench.pictures.make(bench.events, 9, last=True)  # type: ignore[arg-type]
@@ -140,7 +140,7 @@ def test_the_last_agent_is_shown_once(bench: Bench) -> None:
 
 def test_an_environment_for_each_episode(bench: Bench) -> None:
     """It is played once, for one episode, and closed."""
-    bench.evaluate(1, 50)
+    bench.evaluate(1, 70)
     first, shown = bench.made
     assert not first.closed
     assert shown.closed
@@ -152,7 +152,7 @@ def test_an_environment_for_each_episode(bench: Bench) -> None:
 def test_stopping_leaves_no_picture(bench: Bench) -> None:
     """It is broken off at the next step."""
     asked = iter([False, False])
-    bench.evaluate(1, 50, should_stop=lambda: next(asked, True))
+    bench.evaluate(1, 70, should_stop=lambda: next(asked, True))
     assert not bench.events.shown
     assert len(bench.made[1].history) == 2
     assert bench.made[1].closed
@@ -163,7 +163,7 @@ def test_long_episodes_are_cut(bench: Bench, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(pictures, "SECONDS", 0.1)
     endless = DrawnEnv(on_step=lambda: sleep(0.03), rewards=(1.0,) * 8)
     bench.pictures.player = Evaluator(bench.evaluator.agent, lambda index, test: endless, 1)
-    bench.evaluate(1, 50)
+    bench.evaluate(1, 70)
     assert 1 in bench.events.shown
     assert 0 < len(endless.history) < 8
 
@@ -175,7 +175,7 @@ def test_failure(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         raise OSError("no paper")
 
     bench = Bench(tmp_path, lambda: DrawnEnv(on_render=fail))
-    for step, at in ((1, 50), (2, 500), (3, 5000)):
+    for step, at in ((1, 70), (2, 500), (3, 5000)):
         bench.evaluate(step, at, last=step == 3)
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(warnings) == 1
@@ -190,7 +190,7 @@ def test_no_drawing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Said once, as an information; no environment is made for it."""
     caplog.set_level(logging.INFO)
     bench = Bench(tmp_path, KnownEnv)
-    bench.evaluate(1, 50)
+    bench.evaluate(1, 70)
     bench.evaluate(2, 5000, last=True)
     assert [(r.levelname, r.getMessage()) for r in caplog.records] == [
         ("INFO", "no episodes are shown: KnownEnv does not draw itself as an array")
@@ -215,7 +215,7 @@ def test_registered_environments_draw(
     made = make_pictures(tmp_path, evaluator, make_env, env, 0, lambda: 0.0, LOGGER)
     events = Events()
     made.make(events, 1, last=True)  # type: ignore[arg-type]
-    assert (events.shown[1].width, events.shown[1].height) in [(240, 160), (160, 210)]
+    assert (events.shown[1].width, events.shown[1].height) in [(200, 134), (160, 210)]
     evaluator.close()
 
 
@@ -253,7 +253,7 @@ def test_videos_without_the_extra(
     """One warning, and all but the videos is made."""
     monkeypatch.setattr(films.importlib.util, "find_spec", lambda name: None)
     bench = Bench(tmp_path, video_every=1)
-    bench.evaluate(1, 50)
+    bench.evaluate(1, 70)
     bench.evaluate(2, 5000)
     assert [r.getMessage() for r in caplog.records] == [
         "no videos: videos need: pip install 'a3c_tf[video]'"

@@ -224,7 +224,7 @@ def test_layout(server: Server) -> None:
             assert set(series.values()) <= set(server.get("plugin/scalars/tags")[RUNS[0]])
 
 
-@pytest.mark.parametrize(("run", "size"), [*zip(RUNS, [(240, 160), (72, 72)], strict=True)])
+@pytest.mark.parametrize(("run", "size"), [*zip(RUNS, [(200, 134), (72, 72)], strict=True)])
 def test_episode(server: Server, run: str, size: tuple[int, int]) -> None:
     """It is served as a GIF, which moves."""
     last = server.get("plugin/images/images", run=run, tag="eval/episode", sample=0)[-1]
