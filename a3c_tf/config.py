@@ -34,7 +34,10 @@ def _named_values(arguments: list[str]) -> dict[str, Any]:
         name, equals, value = argument.partition("=")
         if not (name and equals):
             raise ValueError(f"{argument!r} is not NAME=VALUE")
-        values[name] = yaml.safe_load(value)
+        try:
+            values[name] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise ValueError(f"{argument!r} has no value that YAML can read") from error
     return values
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from time import monotonic
 from typing import Any
 
 import gymnasium as gym
@@ -60,6 +59,7 @@ def film_episode(
     number: int,
     should_stop: Callable[[], bool],
     seconds: float,
+    clock: Callable[[], float],
 ) -> bool:
     """Plays one episode, or as much of it as fits into the time.
 
@@ -72,18 +72,12 @@ def film_episode(
         number: see `Evaluator.run`.
         should_stop: asked before every step.
         seconds: how long at most.
+        clock: in seconds.
 
     Returns:
         False if `should_stop` has broken it off.
     """
-    deadline = monotonic() + seconds
-    stopped = False
-
-    def enough() -> bool:
-        nonlocal stopped
-        stopped = stopped or should_stop()
-        return stopped or monotonic() > deadline
-
+    deadline = clock() + seconds
     with at_the_end(player.close):
-        player.run(enough, number, filming(films))
-    return not stopped
+        player.run(lambda: should_stop() or clock() > deadline, number, filming(films))
+    return not should_stop()

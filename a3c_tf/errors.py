@@ -25,6 +25,10 @@ class StalledError(RuntimeError):
     """A worker has made no step for too long."""
 
 
+class ExportError(Exception):
+    """An exported policy does not do what the agent does, or cannot be loaded."""
+
+
 @contextmanager
 def at_the_end(*actions: Callable[[], None]) -> Iterator[None]:
     """Calls each of some functions when the block ends; an error of theirs hides no other."""

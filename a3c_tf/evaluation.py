@@ -216,8 +216,13 @@ class Evaluator:
         """Closes the environments."""
         ours = [envs for envs in (self._envs, self._first) if envs is not None]
         self._envs = self._first = None
-        with at_the_end(*(envs.close for envs in ours)):
-            pass
+        self._thread, self.active = threading.get_ident(), True  # one may be stuck in it
+        self.beats += 1
+        try:
+            with at_the_end(*(envs.close for envs in ours)):
+                pass
+        finally:
+            self.active = False
 
     def _make_envs(self) -> VectorEnv:
         if self._envs is None:

@@ -21,7 +21,7 @@ from a3c_tf import standalone
 from a3c_tf.actions import FORBIDDEN, only_allowed
 from a3c_tf.agents.a3c import A3CAgent
 from a3c_tf.agents.base import Agent
-from a3c_tf.errors import ConfigError
+from a3c_tf.errors import ConfigError, ExportError
 from a3c_tf.graphs import Tensor
 from a3c_tf.observations import is_choice
 from a3c_tf.portable import NOISE, START, STATE, classes_needed, input_names, noise_size
@@ -33,10 +33,6 @@ SEED = 54321  # of what is recorded: neither training nor evaluation has seen th
 TOLERANCE = 1e-4  # of an output's largest number, at least of 1
 PATIENCE = 600.0  # seconds until a process that acts with an exported policy must have ended
 LONG = 300  # characters of somebody else's error message
-
-
-class ExportError(Exception):
-    """An exported policy does not do what the agent does, or cannot be loaded."""
 
 
 # Writing -----------------------------------------------------------------------------------------
@@ -251,7 +247,10 @@ def act_elsewhere(policy: keras.Model, kind: str, path: Path, inputs: Arrays) ->
         source = Path(standalone.__file__).read_text()
         arguments = [kind, str(path), str(recorded), str(results), json.dumps(names)]
         command = [sys.executable, "-c", source, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+        except subprocess.TimeoutExpired as error:
+            raise ExportError(f"the {kind} policy has not acted in {PATIENCE:g} s") from error
         if done.returncode != 0:
             reason = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
             raise ExportError(f"the {kind} policy cannot act by itself: {reason[:LONG]}")

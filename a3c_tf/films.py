@@ -171,11 +171,12 @@ class Video:
         """Finishes the file, or removes what there is of it."""
         if self._writer is None:
             return
-        self._writer.close()
-        self._writer = None
-        if keep:
-            self._partial.replace(self._path)
-        else:
+        writer, self._writer = self._writer, None
+        try:
+            writer.close()
+            if keep:
+                self._partial.replace(self._path)
+        finally:
             self._partial.unlink(missing_ok=True)
 
 

@@ -166,7 +166,7 @@ class Pictures:
         if gif is not None:
             events.image(EPISODE, gif, step)
             now = self._clock()
-            self._episodes.done(now, now - start)
+            self._episodes.done(now, 0.0 if video else now - start)
 
     def _film(
         self,
@@ -180,7 +180,7 @@ class Pictures:
         seconds = SECONDS if video is None else VIDEO_SECONDS
         whole = False
         try:
-            whole = film_episode(player, films, step, should_stop, seconds)
+            whole = film_episode(player, films, step, should_stop, seconds, self._clock)
         finally:
             if video is not None:
                 video.close(keep=whole)

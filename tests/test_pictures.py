@@ -6,7 +6,6 @@ import json
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from time import sleep
 from typing import Any
 
 import gymnasium as gym
@@ -161,7 +160,11 @@ def test_stopping_leaves_no_picture(bench: Bench) -> None:
 def test_long_episodes_are_cut(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """What has been played until then is shown."""
     monkeypatch.setattr(pictures, "SECONDS", 0.1)
-    endless = DrawnEnv(on_step=lambda: sleep(0.03), rewards=(1.0,) * 8)
+
+    def spend() -> None:
+        bench.now += 0.03
+
+    endless = DrawnEnv(on_step=spend, rewards=(1.0,) * 8)
     bench.pictures.player = Evaluator(bench.evaluator.agent, lambda index, test: endless, 1)
     bench.evaluate(1, 70)
     assert 1 in bench.events.shown

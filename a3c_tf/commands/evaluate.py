@@ -49,6 +49,8 @@ def evaluate(arguments: Sequence[str]) -> int:
         spaces = spaces_of(make_env)
         if config.episodes < 1:
             raise ConfigError(f"--episodes is {config.episodes}; it must be at least 1")
+        if config.seed < 0:
+            raise ConfigError(f"--seed is {config.seed}; it must be at least 0")
         agent = load_fitting(agent_directory, make_env, spaces)
     except (ValueError, FileNotFoundError) as error:
         return usage(error)

@@ -16,7 +16,7 @@ from a3c_tf.commands.output import FAILED, OK, usage
 from a3c_tf.commands.saved import env_of, find_agent, load_fitting
 from a3c_tf.config import NamedValues
 from a3c_tf.envs.factory import spaces_of
-from a3c_tf.errors import ConfigError, at_the_end
+from a3c_tf.errors import ConfigError, ExportError, at_the_end
 from a3c_tf.flags import parse_flags
 
 Kind = Literal["keras", "savedmodel", "tflite", "onnx"]
@@ -59,7 +59,6 @@ def export(arguments: Sequence[str]) -> int:
             raise ConfigError(f"--observations is {config.observations}; it must be at least 1")
         from a3c_tf.envs.factory import make_vector_env
         from a3c_tf.export import (
-            ExportError,
             act_elsewhere,
             largest_difference,
             record,

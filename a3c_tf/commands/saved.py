@@ -16,7 +16,7 @@ def find_agent(path: Path) -> Path:
     """The directory itself if it holds an agent, else the run's best, else its last agent."""
     candidates = [path, path / "best"]
     candidates += sorted(
-        (p for p in (*path.glob("*_finish"), *path.glob("*_except"))),
+        (p for p in (*path.glob("[0-9]*_finish"), *path.glob("[0-9]*_except"))),
         key=lambda p: int(p.name.split("_")[0]),
         reverse=True,
     )

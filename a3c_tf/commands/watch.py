@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Annotated
 
 import tyro
@@ -46,6 +47,8 @@ def watch(arguments: Sequence[str]) -> int:
     try:
         if config.episodes < 1:
             raise ConfigError(f"--episodes is {config.episodes}; it must be at least 1")
+        if config.seed < 0:
+            raise ConfigError(f"--seed is {config.seed}; it must be at least 0")
         _check_output(config.record)
         agent_directory = find_agent(config.run)
         make_env = env_of(agent_directory, config.env, config.env_args)
@@ -86,3 +89,10 @@ def _check_output(record: Path | None) -> None:
         raise ConfigError(f"--record is {record}; {MISSING_EXTRA}, or take a .gif")
     if not record.absolute().parent.is_dir():
         raise ConfigError(f"--record is {record}; there is no directory {record.parent}")
+    try:
+        with TemporaryFile(dir=record.absolute().parent):
+            pass
+    except OSError as error:
+        raise ConfigError(f"--record {record} cannot be written: {error.strerror}") from error
+    if record.is_dir():
+        raise ConfigError(f"--record is {record}, which is a directory")
