@@ -30,7 +30,7 @@ each_document = pytest.mark.parametrize(
 # Other commands than the project's own, and with what they may begin.
 OTHERS = (
     r"pip install (-e )?'?[\w.\[\]-]+'?",
-    r"pytest( -s)?( -m slow)?( [\w/]+\.py)?",
+    r"pytest( -n 0)?( -s)?( -m slow)?( [\w/]+\.py)?",
     r"tensorboard --logdir [\w./-]+",
     r"export \w+=\w+",
 )

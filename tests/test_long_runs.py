@@ -1,4 +1,4 @@
-"""Long runs: `pytest -m slow tests/test_long_runs.py`."""
+"""Long runs: `pytest -n 0 -m slow tests/test_long_runs.py`."""
 
 from __future__ import annotations
 
