@@ -114,6 +114,7 @@ class PolicyMonitor:
     def run(self, wait_for_stop: Callable[[float], bool]) -> None:
         """Does what is due until `wait_for_stop(seconds)` says that the run is over."""
         self._start_clocks()
+        self._reporter.write_settings()
         order = self._order
         if order is None:
             while not wait_for_stop(POLL_SECONDS) and self._poll(wait_for_stop):

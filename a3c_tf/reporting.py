@@ -52,10 +52,8 @@ class Reporter:
         self._workers = workers
         self._logger = logger
         self.events = EventLog(directory, server.global_step if resumed else None)
-        self.events.text("settings", as_markdown(settings), server.global_step)
-        self.events.summaries(
-            [layout(), *as_hyperparameters(settings, directory)], server.global_step
-        )
+        self._settings = settings
+        self._first_step = server.global_step
         self._score_log = ScoreLog(directory, workers[0].statistics)
         self._statistics: dict[str, float] = {}
         self._total = Report()
@@ -63,6 +61,13 @@ class Reporter:
         self._on_a_grid = on_a_grid
         self._last_due = 0.0
         self.restart_clock(0.0)
+
+    def write_settings(self) -> None:
+        """Writes what TensorBoard shows of the run as a whole, at the step where it began."""
+        step = self._first_step
+        self.events.text("settings", as_markdown(self._settings), step)
+        about = as_hyperparameters(self._settings, self._directory)
+        self.events.summaries([layout(), *about], step)
 
     def restart_clock(self, now: float) -> None:
         """The workers begin now, in the time of `is_due`."""
