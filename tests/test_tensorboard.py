@@ -185,9 +185,9 @@ def test_scalars(server: Server, run: str) -> None:
 def test_hparams(server: Server) -> None:
     """A row a run, sorted by the final score, with the settings."""
     experiment = server.post("plugin/hparams/experiment", {"experimentName": ""})
-    names = {column["name"]: column["differs"] for column in experiment["hparamInfos"]}
-    assert names["learning_rate"]
-    assert not names["gamma"]
+    differs = {column["name"]: column["differs"] for column in experiment["hparamInfos"]}
+    assert differs["learning_rate"]
+    assert not differs["gamma"]
     metric = {"tag": "eval/mean", "group": ""}
     assert [info["name"] for info in experiment["metricInfos"]] == [metric]
     order = {"metric": metric, "order": "ORDER_DESC"}
@@ -200,14 +200,17 @@ def test_hparams(server: Server) -> None:
             "colParams": [order],
         },
     )["sessionGroups"]
-    assert [row["name"].split("/")[-1] for row in rows] == list(RUNS)
-    for row, run in zip(rows, RUNS, strict=True):
-        assert row["metricValues"][0]["value"] == _series(server, "eval/mean", run)[-1][2]
+    final = {run: _series(server, "eval/mean", run)[-1][2] for run in RUNS}
+    names = [row["name"].split("/")[-1] for row in rows]
+    assert names == sorted(RUNS, key=lambda run: -final[run])
+    for row, run in zip(rows, names, strict=True):
+        assert row["metricValues"][0]["value"] == final[run]
         assert row["hparams"]["seed"] == 0
-    assert rows[0]["hparams"]["hidden_sizes"] == "[64, 64]"
-    assert rows[0]["hparams"]["env"] == "CartPole-v1"
-    assert rows[1]["hparams"]["learning_rate"] == 7e-4
-    assert rows[1]["hparams"]["env"] == "PixelEnv"
+    settings = dict(zip(names, (row["hparams"] for row in rows), strict=True))
+    assert settings["CartPole-v1"]["hidden_sizes"] == "[64, 64]"
+    assert settings["CartPole-v1"]["env"] == "CartPole-v1"
+    assert settings["pixels"]["learning_rate"] == 7e-4
+    assert settings["pixels"]["env"] == "PixelEnv"
 
 
 def test_layout(server: Server) -> None:
