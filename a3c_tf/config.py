@@ -180,6 +180,8 @@ class TrainConfig:
             backend = resolve_backend(self)
             self._require("backend", backend == "threads", "threads for --deterministic or --eager")
             self._require("eval_seconds", not self.eval_seconds, "0 for --deterministic or --eager")
+        in_windows = self.env_args.get("render_mode") == "human"  # one for each environment
+        self._require("env_args", not in_windows, "without render_mode=human; see a3c-tf watch")
         self._require("hidden_sizes", all(units > 0 for units in self.hidden_sizes), "positive")
 
     def _require(self, name: str, holds: bool, what: str) -> None:

@@ -48,8 +48,6 @@ class RegisteredEnv:
             spec = _find(env_id)
         except (gym.error.Error, ImportError) as error:
             raise ValueError(_unknown_id(env_id, error)) from error
-        if self.arguments.get("render_mode") == "human":
-            raise ValueError("render_mode=human opens a window for each environment; see watch")
         self._spec = replace(spec, kwargs=spec.kwargs | self.arguments)
         self.atari = is_atari(self._spec)
         if sticky_actions and not self.atari:
