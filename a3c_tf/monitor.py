@@ -179,6 +179,8 @@ class PolicyMonitor:
         self._save_checkpoint(snapshot)
         self._last_checkpoint = began
         self._reporter.write_row(row)
+        if self._pictures:
+            self._pictures.write_sample(self._reporter.events, step)
         for hook in self._evaluation_hooks:
             answer = hook(self._agent, scores, step)
             if isinstance(answer, str) and answer == "stop":

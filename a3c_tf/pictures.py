@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from a3c_tf.envs.factory import MakeEnv, name_of
+from a3c_tf.envs.factory import MakeEnv
+from a3c_tf.envs.trial import name_of
 from a3c_tf.episodes import drawing, film_episode
 from a3c_tf.evaluation import Evaluator, Observer
 from a3c_tf.films import MISSING_EXTRA, Animation, Film, Video, can_make_videos
@@ -130,6 +131,13 @@ class Pictures:
         self._sampled = last or self._samples.is_due(self._clock())
         return self._sample.see if self._sampled else None
 
+    def write_sample(self, events: EventLog, step: int) -> None:
+        """After an evaluation of a global step's weights: writes what was seen of it, if it was."""
+        if self._sampled:
+            self._sampled = False
+            events.histograms(self._sample.distributions(), step)
+            self._samples.done(self._clock(), self._sample.seconds)
+
     def make(
         self,
         events: EventLog,
@@ -137,7 +145,7 @@ class Pictures:
         should_stop: Callable[[], bool] = lambda: False,
         last: bool = False,
     ) -> None:
-        """After an evaluation, or at the end: makes what is due, unless the run is to stop.
+        """After an evaluation, or at the end: shows an episode if it is due, unless it is to stop.
 
         Args:
             events: where to.
@@ -145,10 +153,6 @@ class Pictures:
             should_stop: ends it at once.
             last: whether the run is over: its last agent is always shown.
         """
-        if self._sampled:
-            self._sampled = False
-            events.histograms(self._sample.distributions(), step)
-            self._samples.done(self._clock(), self._sample.seconds)
         start = self._clock()
         animation = Animation() if last or self._episodes.is_due(start) else None
         with_video = self._video_every and (last or self._evaluations % self._video_every == 0)

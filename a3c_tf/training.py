@@ -20,7 +20,8 @@ from a3c_tf.backends.threads import thread_workers
 from a3c_tf.backends.turns import FixedOrder
 from a3c_tf.config import Backend
 from a3c_tf.dashboard import settings_of
-from a3c_tf.envs.factory import MakeEnv, check_env, name_of
+from a3c_tf.envs.factory import MakeEnv
+from a3c_tf.envs.trial import check_env, name_of
 from a3c_tf.evaluation import Evaluator
 from a3c_tf.graphs import configure_tensorflow, forget_kernels
 from a3c_tf.hooks import GlobalStepHook

@@ -18,7 +18,7 @@ from a3c_tf.agents.a3c import A3CAgent
 from a3c_tf.agents.loading import load_agent
 from a3c_tf.agents.n_step_q import NStepQAgent
 from a3c_tf.backends.turns import FixedOrder, Turns
-from a3c_tf.envs.factory import check_env
+from a3c_tf.envs.trial import check_env
 from a3c_tf.errors import StalledError, in_time
 from a3c_tf.networks import build_action_value, build_actor_critic
 from a3c_tf.training import train_agent_async

@@ -12,9 +12,10 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 from gymnasium.vector import SyncVectorEnv
 
-from a3c_tf.envs.factory import RegisteredEnv, check_env, make_vector_env, spaces_of
+from a3c_tf.envs.factory import RegisteredEnv, make_vector_env, spaces_of
 from a3c_tf.envs.masks import MaskFromInfo, sample_action
 from a3c_tf.envs.runner import EnvRunner
+from a3c_tf.envs.trial import check_env
 from a3c_tf.evaluation import Evaluator
 from tests.envs import KnownEnv
 from tests.helpers import make_agent

@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import gymnasium as gym
@@ -18,6 +19,7 @@ from a3c_tf.evaluation import Evaluator
 from a3c_tf.films import Gif
 from a3c_tf.pictures import EPISODE_PAUSE, Pictures, make_pictures
 from a3c_tf.samples import STEPS, Sample
+from a3c_tf.telemetry import EventLog
 from a3c_tf.training import train_agent_async
 from tests.envs import MAX_LENGTH, STEP, KnownEnv
 from tests.helpers import make_agent
@@ -94,6 +96,7 @@ class Bench:
         self.now = 1000.0 + at
         last = settings.get("last", False)
         self.evaluator.run(number=step, observer=self.pictures.begin(last))
+        self.pictures.write_sample(self.events, step)  # type: ignore[arg-type]
         self.pictures.make(self.events, step, **settings)  # type: ignore[arg-type]
 
 
@@ -235,6 +238,26 @@ def test_run_with_broken_drawing(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     assert [r.getMessage() for r in caplog.records if r.levelname != "INFO"] == [
         "no more episodes are shown, since one has failed: RuntimeError('no paper')"
     ]
+
+
+def test_distributions_are_of_the_step_that_was_evaluated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of the evaluation that ends a run, from which the workers have gone on."""
+    steps: list[int] = []
+    monkeypatch.setattr(EventLog, "histograms", lambda log, samples, step: steps.append(step))
+    train_agent_async(
+        tmp_path,
+        1,
+        lambda index, test: DrawnEnv(on_step=lambda: sleep(0.001)),
+        agent=make_agent(DrawnEnv()),
+        steps=10**6,
+        eval_interval=50,
+        successful_score=-1e9,
+    )
+    rows = (tmp_path / "scores.txt").read_text().splitlines()[1:]
+    assert steps == [int(row.split("\t")[0]) for row in rows]
+    assert json.loads((tmp_path / "summary.json").read_text())["steps"] > steps[-1]
 
 
 # Videos -----------------------------------------------------------------------------------------

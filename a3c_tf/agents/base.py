@@ -36,8 +36,9 @@ class Agent(ABC):
 
     An algorithm is a subclass that names its `statistics` and says how it acts (`distribution`),
     what it minimises (`loss`) and how much a worker explores (`exploration`). It may also do
-    something as the global step rises (`after_steps`), such as to copy a target net. Its
-    constructor takes its nets by name and passes them on.
+    something as the global step rises (`after_steps`), such as to copy a target net, and say what
+    it expects (`values`), which TensorBoard then shows. Its constructor takes its nets by name and
+    passes them on.
 
     The rest is the same for all of them, and all that workers, server and monitor use:
 

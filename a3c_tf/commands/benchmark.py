@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 from rich.console import Console
@@ -16,6 +16,8 @@ from a3c_tf.config import TrainConfig, resolve_backend
 from a3c_tf.envs.factory import RegisteredEnv, spaces_of
 from a3c_tf.errors import ConfigError
 from a3c_tf.flags import parse_flags
+
+OWN = ("seconds", "json")  # the other flags are settings of a run
 
 
 @dataclass(frozen=True)
@@ -51,18 +53,8 @@ def benchmark(arguments: Sequence[str]) -> int:
     config = parse_flags(BenchmarkConfig, arguments, "benchmark")
     choose_kernels(config.network)
     try:
-        settings = replace(
-            TrainConfig(),
-            env=config.env,
-            workers=config.workers,
-            envs_per_worker=config.envs_per_worker,
-            t_max=config.t_max,
-            network=config.network,
-            lstm=config.lstm,
-            shared_trunk=config.shared_trunk,
-            normalize_observations=config.normalize_observations,
-            backend=config.backend,
-        )
+        of_run = {name: value for name, value in asdict(config).items() if name not in OWN}
+        settings = TrainConfig().updated(of_run, "flags")
         settings.validate()
         if config.seconds <= 0:
             raise ConfigError(f"--seconds is {config.seconds}; it must be more than 0")

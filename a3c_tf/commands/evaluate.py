@@ -4,38 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Annotated
+from dataclasses import dataclass
 
-import tyro
-
-from a3c_tf.commands.output import OK, usage
-from a3c_tf.commands.saved import env_of, find_agent, load_fitting
-from a3c_tf.config import NamedValues
+from a3c_tf.commands.output import EVAL_ENVS, OK, usage
+from a3c_tf.commands.saved import SavedAgent, load_fitting
 from a3c_tf.envs.factory import spaces_of
 from a3c_tf.errors import ConfigError, at_the_end
 from a3c_tf.flags import parse_flags
 
-EVAL_ENVS = 20  # more at once gain little: the last episode is waited for anyway
 
-
-@dataclass(frozen=True)
-class EvaluateConfig:
+@dataclass(frozen=True, kw_only=True)
+class EvaluateConfig(SavedAgent):
     """Evaluates a saved agent on whole episodes and prints its scores."""
 
-    run: Annotated[Path, tyro.conf.Positional]
-    """Directory of a run (its best agent, else its last one is taken) or of an agent."""
-    env: str | None = None
-    """Environment id; by default that of the run."""
-    env_args: NamedValues = field(default_factory=dict)
-    """Arguments of the environment that is named; by default, those of the run."""
     episodes: int = 100
     """Whole episodes."""
     seed: int = 12345
     """Of environments and actions; not the run's, so that the episodes are new."""
-    greedy: bool = False
-    """The most likely action instead of a drawn one."""
     json: bool = False
     """One JSON object on standard output and nothing else."""
 
@@ -44,8 +29,7 @@ def evaluate(arguments: Sequence[str]) -> int:
     """`a3c-tf evaluate`, `scripts/evaluate.py`."""
     config = parse_flags(EvaluateConfig, arguments, "evaluate")
     try:
-        agent_directory = find_agent(config.run)
-        make_env = env_of(agent_directory, config.env, config.env_args)
+        agent_directory, make_env = config.find()
         spaces = spaces_of(make_env)
         if config.episodes < 1:
             raise ConfigError(f"--episodes is {config.episodes}; it must be at least 1")

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
-from typing import Annotated, Any, Literal
-
-import tyro
+from typing import Any, Literal
 
 from a3c_tf.commands.output import FAILED, OK, usage
-from a3c_tf.commands.saved import env_of, find_agent, load_fitting
-from a3c_tf.config import NamedValues
+from a3c_tf.commands.saved import SavedAgent, load_fitting
 from a3c_tf.envs.factory import spaces_of
 from a3c_tf.errors import ConfigError, ExportError, at_the_end
 from a3c_tf.flags import parse_flags
@@ -26,22 +23,16 @@ SUFFIXES = {"keras": ".keras", "savedmodel": "_savedmodel", "tflite": ".tflite",
 PACKAGES = {"onnx": ("tf2onnx", "onnxruntime")}
 
 
-@dataclass(frozen=True)
-class ExportConfig:
+@dataclass(frozen=True, kw_only=True)
+class ExportConfig(SavedAgent):
     """Writes the policy of a saved agent in a format that is loaded without a3c_tf."""
 
-    run: Annotated[Path, tyro.conf.Positional]
-    """Directory of a run (its best agent, else its last one is taken) or of an agent."""
     format: Kind
     """A Keras file, a SavedModel of TensorFlow, a TensorFlow Lite model or an ONNX model."""
     out: Path | None = None
     """What is written; there must be nothing there yet. By default RUN/policy.SUFFIX."""
     greedy: bool = False
     """The policy takes the most likely action; without it, one drawn with the input `noise`."""
-    env: str | None = None
-    """Environment id, for the comparison with the agent; by default that of the run."""
-    env_args: NamedValues = field(default_factory=dict)
-    """Arguments of the environment that is named; by default, those of the run."""
     observations: int = 200
     """On how many observations the written policy is compared with the agent."""
 
@@ -51,9 +42,8 @@ def export(arguments: Sequence[str]) -> int:
     config = parse_flags(ExportConfig, arguments, "export")
     try:
         _check_packages(config.format)
-        agent_directory = find_agent(config.run)
+        agent_directory, make_env = config.find()
         path = _path(config)
-        make_env = env_of(agent_directory, config.env, config.env_args)
         spaces = spaces_of(make_env)
         if config.observations < 1:
             raise ConfigError(f"--observations is {config.observations}; it must be at least 1")

@@ -9,6 +9,8 @@ from contextlib import contextmanager, suppress
 
 from rich.console import Console
 
+EVAL_ENVS = 20  # of an evaluation; more gain little, as the last episode is waited for anyway
+
 OK, FAILED, USAGE, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
 
 

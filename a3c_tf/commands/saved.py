@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import gymnasium as gym
+import tyro
 
+from a3c_tf.config import NamedValues
 from a3c_tf.envs.factory import RegisteredEnv
 from a3c_tf.errors import ConfigError
 from a3c_tf.run_directory import read_config
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedAgent:
+    """The flags that name an agent and the environment that it acts in."""
+
+    run: Annotated[Path, tyro.conf.Positional]
+    """Directory of a run (its best agent, else its last one is taken) or of an agent."""
+    env: str | None = None
+    """Environment id; by default that of the run."""
+    env_args: NamedValues = field(default_factory=dict)
+    """Arguments of the environment that is named; by default, those of the run."""
+    greedy: bool = False
+    """The most likely action instead of a drawn one."""
+
+    def find(self) -> tuple[Path, RegisteredEnv]:
+        """Where the agent is, and its environment.
+
+        Raises:
+            ValueError: there is no agent, or no such environment.
+        """
+        directory = find_agent(self.run)
+        return directory, env_of(directory, self.env, self.env_args)
 
 
 def find_agent(path: Path) -> Path:

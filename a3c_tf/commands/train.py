@@ -13,6 +13,7 @@ from rich.console import Console
 
 from a3c_tf.commands.kernels import choose_kernels
 from a3c_tf.commands.output import (
+    EVAL_ENVS,
     FAILED,
     INTERRUPTED,
     OK,
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from a3c_tf.progress import Progress
 
 # TensorFlow takes seconds to import, so what needs it is imported where bad flags have passed.
-
-EVAL_ENVS = 20  # more at once gain little: the last episode is waited for anyway
 
 
 def train(arguments: Sequence[str]) -> int:

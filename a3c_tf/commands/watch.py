@@ -4,32 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Annotated
-
-import tyro
 
 from a3c_tf.commands.output import OK, usage
-from a3c_tf.commands.saved import env_of, find_agent, load_fitting
-from a3c_tf.config import NamedValues
-from a3c_tf.envs.factory import check_env
+from a3c_tf.commands.saved import SavedAgent, load_fitting
+from a3c_tf.envs.trial import check_env
 from a3c_tf.errors import ConfigError, at_the_end
 from a3c_tf.films import MISSING_EXTRA, can_make_videos, has_display, recording
 from a3c_tf.flags import parse_flags
 
 
-@dataclass(frozen=True)
-class WatchConfig:
+@dataclass(frozen=True, kw_only=True)
+class WatchConfig(SavedAgent):
     """Plays episodes with a saved agent, in a window or into a file, and prints their returns."""
 
-    run: Annotated[Path, tyro.conf.Positional]
-    """Directory of a run (its best agent, else its last one is taken) or of an agent."""
-    env: str | None = None
-    """Environment id; by default that of the run."""
-    env_args: NamedValues = field(default_factory=dict)
-    """Arguments of the environment that is named; by default, those of the run."""
     episodes: int = 1
     """Whole episodes."""
     record: Path | None = None
@@ -37,8 +27,6 @@ class WatchConfig:
     small, with some of the frames only."""
     seed: int = 12345
     """Of environments and actions."""
-    greedy: bool = False
-    """The most likely action instead of a drawn one."""
 
 
 def watch(arguments: Sequence[str]) -> int:
@@ -50,8 +38,7 @@ def watch(arguments: Sequence[str]) -> int:
         if config.seed < 0:
             raise ConfigError(f"--seed is {config.seed}; it must be at least 0")
         _check_output(config.record)
-        agent_directory = find_agent(config.run)
-        make_env = env_of(agent_directory, config.env, config.env_args)
+        agent_directory, make_env = config.find()
         env = make_env(0, True)
         spaces = check_env(env)
         env.close()

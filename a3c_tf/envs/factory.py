@@ -16,10 +16,11 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from a3c_tf.envs.atari import FIXED, is_atari, make_atari, make_atari_vector
-from a3c_tf.envs.masks import MaskFromInfo, sample_action
+from a3c_tf.envs.masks import MaskFromInfo
 from a3c_tf.envs.replay import Replayable
+from a3c_tf.envs.trial import check_env, check_observation, masks_inside, name_of
 from a3c_tf.errors import at_the_end, near
-from a3c_tf.observations import MASK, Observations
+from a3c_tf.observations import Observations
 
 # make_env(worker_index, test) -> one environment
 MakeEnv = Callable[[int, bool], gym.Env]
@@ -169,7 +170,7 @@ def make_vector_env(
         )
     if masked and not Observations(first.single_observation_space).masked:
         first.close()
-        raise ValueError(_masks_inside(first))
+        raise ValueError(masks_inside(first))
     return first
 
 
@@ -195,7 +196,7 @@ class _Episodes(gym.Wrapper):
 
     def _check(self, observation: Any) -> None:
         if self._shape is not None and np.shape(observation) != self._shape:
-            _check_observation(name_of(self.env), self.observation_space, observation)
+            check_observation(name_of(self.env), self.observation_space, observation)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.env.step(action)
@@ -245,62 +246,6 @@ def _one_by_one(
         raise
 
 
-def name_of(env: Any) -> str:
-    """The id of an environment, or the name of its class if it is not registered."""
-    return getattr(getattr(env, "spec", None), "id", None) or type(env).__name__
-
-
-def check_env(env: gym.Env | VectorEnv) -> tuple[gym.Space, gym.Space]:
-    """Resets and steps an environment once, and says plainly what is wrong with it.
-
-    Called in the main thread before any worker exists, so that a mistake ends in one line. The
-    environment is as good as new after its next reset; it is closed if it is faulty.
-
-    Returns:
-        The observation space and the action space of one environment. If there are masks of
-        actions in its infos only, the observation space is that of a `MaskFromInfo` around it.
-
-    Raises:
-        ValueError: it is no Gymnasium environment, or does not keep to its own spaces.
-    """
-    name = name_of(env)
-    try:
-        if isinstance(env, VectorEnv):
-            if _masked_in_info(env.single_observation_space, env.reset(seed=0)[1]):
-                raise ValueError(_masks_inside(env))
-            return env.single_observation_space, env.single_action_space
-        if not isinstance(env, gym.Env):
-            raise ValueError(f"{name} is a {type(env).__name__}, not a gymnasium.Env")
-        result = env.reset(seed=0)
-        if not (isinstance(result, tuple) and len(result) == 2):
-            raise ValueError(
-                f"{name}.reset returned {_shape_of(result)}; Gymnasium expects (observation, info)"
-            )
-        observation, info = result
-        _check_info(name, "reset", info)
-        _check_observation(name, env.observation_space, observation)
-        masker = MaskFromInfo(env) if _masked_in_info(env.observation_space, info) else None
-        if masker:
-            observation = masker.with_mask(observation, info)
-        env.action_space.seed(0)
-        step = _step(name, env, _some_action(name, env.action_space, observation))
-        _check_observation(name, env.observation_space, step[0])
-        _check_info(name, "step", step[4])
-        if masker:
-            masker.with_mask(step[0], step[4])
-        try:
-            float(np.asarray(step[1]).item())
-        except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"{name}.step returned the reward {step[1]!r}, not a number"
-            ) from error
-        return (masker or env).observation_space, env.action_space
-    except BaseException:
-        with suppress(Exception):
-            env.close()
-        raise
-
-
 def spaces_of(make_env: MakeEnv) -> tuple[gym.Space, gym.Space]:
     """The observation space and the action space, from an environment made for that alone.
 
@@ -311,63 +256,6 @@ def spaces_of(make_env: MakeEnv) -> tuple[gym.Space, gym.Space]:
     spaces = check_env(env)
     env.close()
     return spaces
-
-
-def _masked_in_info(observation_space: gym.Space, info: dict[str, Any]) -> bool:
-    return MASK in info and not Observations(observation_space).masked
-
-
-def _masks_inside(envs: VectorEnv) -> str:
-    return (
-        f"{name_of(envs)} is a vector environment with an {MASK} in its infos, not in its "
-        "observations; let make_env return one environment"
-    )
-
-
-def _some_action(name: str, space: gym.Space, observation: Any) -> Any:
-    """A random action, an allowed one where the observation holds a mask."""
-    if not (isinstance(observation, dict) and MASK in observation):
-        return space.sample()
-    try:
-        return sample_action(space, np.asarray(observation[MASK]))
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from error
-
-
-def _step(name: str, env: gym.Env, action: Any) -> tuple[Any, ...]:
-    step: Any
-    try:
-        step = env.step(action)
-    except ValueError as error:
-        # Gymnasium's own wrappers unpack the five values before anything else can look.
-        if "not enough values to unpack" not in str(error):
-            raise
-        step = (None,) * 4
-    if not (isinstance(step, tuple) and len(step) == 5):
-        raise ValueError(
-            f"{name}.step returned {_shape_of(step)}, the old Gym interface; Gymnasium expects "
-            "(observation, reward, terminated, truncated, info)"
-        )
-    return tuple(step)
-
-
-def _check_info(name: str, method: str, info: Any) -> None:
-    if not isinstance(info, dict):
-        raise ValueError(f"{name}.{method} returned the info {info!r}, which is no dict")
-
-
-def _check_observation(name: str, space: gym.Space, observation: Any) -> None:
-    parts = Observations(space)
-    try:
-        parts.single(observation)
-    except (ValueError, TypeError, KeyError, IndexError) as error:
-        raise ValueError(
-            f"{name} returned an observation that is not in its observation space: {error}"
-        ) from error
-
-
-def _shape_of(result: Any) -> str:
-    return f"{len(result)} values" if isinstance(result, tuple) else f"a {type(result).__name__}"
 
 
 def _find(env_id: str) -> gym.envs.registration.EnvSpec:
