@@ -66,7 +66,7 @@ def test_both_ways_are_the_same(env_id: str, steps: int) -> None:
     native, wrapped = play(env_id, True), play(env_id, False)
     for space in ("single_observation_space", "single_action_space"):
         assert getattr(native, space) == getattr(wrapped, space)
-    assert native.single_observation_space.shape == (4, 84, 84)
+    assert native.single_observation_space.shape == (84, 84, 4)
     rng = np.random.default_rng(0)
     results = [envs.reset(seed=0) for envs in (native, wrapped)]
     lost = ends = points = 0
@@ -106,10 +106,10 @@ def test_first_frames() -> None:
     for native in (True, False):
         envs = play("ALE/Pong-v5", native)
         observation, _ = envs.reset(seed=0)
-        filled = [observation[0].any(axis=(1, 2)).tolist()]
+        filled = [observation[0].any(axis=(0, 1)).tolist()]
         for _ in range(3):
             observation, *_ = envs.step(np.array([0]))
-            filled.append(observation[0].any(axis=(1, 2)).tolist())
+            filled.append(observation[0].any(axis=(0, 1)).tolist())
         assert filled == [[k >= n for k in range(4)] for n in (3, 2, 1, 0)]
 
 
@@ -120,7 +120,7 @@ def test_variant_of_a_game() -> None:
     try:
         envs = make_vector_env(RegisteredEnv("HardBreakout-v0"), 0, 1, False)
         assert isinstance(envs, SyncVectorEnv)
-        assert envs.single_observation_space.shape == (4, 84, 84)
+        assert envs.single_observation_space.shape == (84, 84, 4)
     finally:
         del gym.registry["HardBreakout-v0"]
 
@@ -147,7 +147,7 @@ def test_limit(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def film(envs: VectorEnv, seed: int, steps: int = 60) -> npt.NDArray[np.uint8]:
-    """The observations under a fixed sequence of actions, [steps + 1, K, 4, 84, 84]."""
+    """The observations under a fixed sequence of actions, [steps + 1, K, 84, 84, 4]."""
     actions = np.random.default_rng(7).integers(
         envs.single_action_space.n, size=(steps, envs.num_envs)
     )
