@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from a3c_tf.agents.loading import load_agent
 from a3c_tf.agents.n_step_q import NStepQAgent, NStepQHyperparameters
 from a3c_tf.backends.processes import STOP_SECONDS
 from a3c_tf.checkpoints import newest_checkpoint
+from a3c_tf.cores import core_count
 from a3c_tf.graphs import Tensor
 from a3c_tf.hooks import LinearInterpolationHook, StepHook
 from a3c_tf.monitor import Progress
@@ -92,7 +94,8 @@ def numbers(agent: Any) -> list[float]:
 class Meeting:
     """`make_env`: no environment steps before every worker has made its own.
 
-    A worker process that starts late would find everything done by the others.
+    A worker process that starts late would find everything done by the others. Of threads only as
+    many as there are cores can wait for each other: the next begins where one of them goes on.
 
     Args:
         directory: is made; where the workers, in whatever processes, see each other.
@@ -103,6 +106,7 @@ class Meeting:
         self.training: list[KnownEnv] = []
         self._directory = directory
         self._workers = workers
+        self._main_process = os.getpid()
         directory.mkdir()
 
     def __call__(self, index: int, test: bool) -> gym.Env:
@@ -114,8 +118,10 @@ class Meeting:
         return self.training[-1]
 
     def _wait(self) -> None:
+        in_threads = os.getpid() == self._main_process
+        expected = min(self._workers, core_count()) if in_threads else self._workers
         deadline = time.monotonic() + 30
-        while len(list(self._directory.iterdir())) < self._workers:
+        while len(list(self._directory.iterdir())) < expected:
             assert time.monotonic() < deadline
             time.sleep(0.01)
 
