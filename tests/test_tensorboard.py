@@ -14,76 +14,37 @@ from typing import Any
 from urllib.parse import quote, urlencode
 from urllib.request import Request, urlopen
 
-import gymnasium as gym
 import numpy as np
 import pytest
 from PIL import Image
 
 from a3c_tf.agents.n_step_q import NStepQAgent, NStepQHyperparameters
-from a3c_tf.training import train_agent_async
-from tests.helpers import make_agent
 
 ROOT = Path(__file__).parent.parent
-SIZE = 36  # pixels of the observations
-RUNS = ("CartPole-v1", "pixels")
+CARTPOLE, PONG = "CartPole-v1", "Pong"
+RUNS = {CARTPOLE: "CartPole-v1", PONG: "ALE/Pong-v5"}
+SIZES = {CARTPOLE: (200, 134), PONG: (160, 210)}  # of an episode's picture: width, height
+ACTIONS = {CARTPOLE: 2, PONG: 6}
 STEPS, MORE_STEPS = 3000, 5000
 START_SECONDS = 120.0
 
 
-class PixelEnv(gym.Env[Any, np.int64]):
-    """A dot that goes left or right for 30 steps; an observation is a grey image of it."""
-
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012  (Gymnasium's)
-    render_mode = "rgb_array"
-
-    def __init__(self) -> None:
-        self.observation_space = gym.spaces.Box(0, 255, (SIZE, SIZE, 1), np.uint8)
-        self.action_space = gym.spaces.Discrete(2)
-        self._place = self._step = 0
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        """Puts it in the middle."""
-        self._place, self._step = SIZE // 2, 0
-        return self._observe(), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Moves it."""
-        self._place = (self._place + 2 * int(action) - 1) % SIZE
-        self._step += 1
-        return self._observe(), float(action), False, self._step == 30, {}
-
-    def render(self) -> Any:
-        """Twice as large, in three colours."""
-        return np.repeat(np.repeat(np.repeat(self._observe(), 2, 0), 2, 1), 3, 2)
-
-    def _observe(self) -> Any:
-        image = np.zeros((SIZE, SIZE, 1), np.uint8)
-        image[:, self._place] = 255
-        return image
-
-
-def train(directory: Path, name: str, **settings: Any) -> None:
-    """Workers are processes in the one case and threads in the other."""
-    if name == "pixels":
-        agent = make_agent(PixelEnv(), nets={"network": "paper_cnn"})
-        arguments: dict[str, Any] = {"make_env": lambda index, test: PixelEnv(), "agent": agent}
-        train_agent_async(
-            directory, 2, envs_per_worker=2, eval_interval=1000, **arguments | settings
-        )
-        return
-    goal = ["--resume", str(directory)] if settings.get("resume") else ["--outdir", str(directory)]
-    flags = ["--steps", str(settings["steps"]), "--eval-interval", "1000", "--eval-episodes", "4"]
+def train(directory: Path, env: str, steps: int, *flags: str) -> None:
+    """By the script, evaluated every 1000 steps."""
     program = [sys.executable, str(ROOT / "scripts/train.py"), "--workers", "2"]
-    subprocess.run([*program, *goal, *flags], check=True, capture_output=True)
+    settings = ["--steps", str(steps), "--eval-interval", "1000", "--eval-episodes", "2"]
+    # One environment a worker, for whole games of Pong are among so few steps then.
+    goal = ["--env", env, "--outdir", str(directory), "--envs-per-worker", "1"]
+    subprocess.run([*program, *settings, *(flags or goal)], check=True, capture_output=True)
 
 
 @pytest.fixture(scope="module")
 def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two runs, the first one resumed."""
+    """Finished runs of CartPole and of an Atari game, the first one resumed."""
     directory: Path = tmp_path_factory.mktemp("runs")
-    for name in RUNS:
-        train(directory / name, name, steps=STEPS)
-    train(directory / RUNS[0], RUNS[0], steps=MORE_STEPS, resume=True)
+    for name, env in RUNS.items():
+        train(directory / name, env, STEPS)
+    train(directory / CARTPOLE, RUNS[CARTPOLE], MORE_STEPS, "--resume", str(directory / CARTPOLE))
     return directory
 
 
@@ -139,7 +100,7 @@ def _is_read(server: Server) -> bool:
     """Whether the last thing that each run has written is there."""
     images = server.get("plugin/images/tags")
     return all("eval/episode" in images.get(name, {}) for name in RUNS) and (
-        _series(server, "eval/mean", RUNS[0])[-1][1] >= MORE_STEPS
+        _series(server, "eval/mean", CARTPOLE)[-1][1] >= MORE_STEPS
     )
 
 
@@ -172,7 +133,7 @@ def test_every_tag_is_documented(server: Server, run: str) -> None:
 @pytest.mark.parametrize("run", RUNS)
 def test_scalars(server: Server, run: str) -> None:
     """Finite, with rising steps, over the whole run, also after a resume."""
-    steps = MORE_STEPS if run == RUNS[0] else STEPS
+    steps = MORE_STEPS if run == CARTPOLE else STEPS
     for tag in server.get("plugin/scalars/tags")[run]:
         series = _series(server, tag, run)
         assert np.isfinite(series).all(), tag
@@ -209,8 +170,8 @@ def test_hparams(server: Server) -> None:
     settings = dict(zip(names, (row["hparams"] for row in rows), strict=True))
     assert settings["CartPole-v1"]["hidden_sizes"] == "[64, 64]"
     assert settings["CartPole-v1"]["env"] == "CartPole-v1"
-    assert settings["pixels"]["learning_rate"] == 7e-4
-    assert settings["pixels"]["env"] == "PixelEnv"
+    assert settings[PONG]["shared_trunk"]
+    assert settings[PONG]["env"] == "ALE/Pong-v5"
 
 
 def test_layout(server: Server) -> None:
@@ -220,14 +181,14 @@ def test_layout(server: Server) -> None:
     assert len(charts) >= 10
     for chart in charts:
         for expression in chart.get("multiline", {}).get("tag", []):
-            query = {"tag": expression, "run": RUNS[0]}
+            query = {"tag": expression, "run": CARTPOLE}
             found = server.get("plugin/custom_scalars/scalars", **query)["tag_to_events"]
             assert found, expression
         for series in chart.get("margin", {}).get("series", []):
-            assert set(series.values()) <= set(server.get("plugin/scalars/tags")[RUNS[0]])
+            assert set(series.values()) <= set(server.get("plugin/scalars/tags")[CARTPOLE])
 
 
-@pytest.mark.parametrize(("run", "size"), [*zip(RUNS, [(200, 134), (72, 72)], strict=True)])
+@pytest.mark.parametrize(("run", "size"), SIZES.items())
 def test_episode(server: Server, run: str, size: tuple[int, int]) -> None:
     """It is served as a GIF, which moves."""
     last = server.get("plugin/images/images", run=run, tag="eval/episode", sample=0)[-1]
@@ -251,12 +212,12 @@ def test_histograms(server: Server, run: str) -> None:
             assert sum(count for _, _, count in buckets) > 20
             assert np.isfinite(buckets).all()
             if tag == "eval/actions":
-                assert {np.floor(b[1]) for b in buckets if b[2]} <= {0, 1}
+                assert {np.floor(b[1]) for b in buckets if b[2]} <= {*range(ACTIONS[run])}
 
 
 def test_settings(server: Server) -> None:
     """As a text, anew at a resume, with what is different."""
-    texts = [text["text"] for text in server.get("plugin/text/text", run=RUNS[0], tag="settings")]
+    texts = [text["text"] for text in server.get("plugin/text/text", run=CARTPOLE, tag="settings")]
     assert [f"<code>{steps}</code>" in text for text in texts for steps in (STEPS, MORE_STEPS)] == [
         *(True, False),
         *(False, True),
