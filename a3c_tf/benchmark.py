@@ -54,8 +54,9 @@ def measure_speed(
     t_max: int,
     seconds: float,
     backend: Backend = "threads",
+    eval_interval: int | None = None,
 ) -> Speed:
-    """Trains for some seconds with everything that belongs to a run, evaluations left out.
+    """Trains for some seconds with everything that belongs to a run.
 
     Building, tracing and the first second do not count.
 
@@ -65,8 +66,9 @@ def measure_speed(
         workers: how many.
         envs_per_worker: K.
         t_max: T.
-        backend: how the workers run.
         seconds: of wall time measured, for the trainer and for the environments alone.
+        backend: how the workers run.
+        eval_interval: environment steps between two evaluations; None for none.
     """
     marks: list[tuple[float, float, int]] = []
     called = time.perf_counter()
@@ -90,7 +92,7 @@ def measure_speed(
                 make_env,
                 agent=agent,
                 steps=10**12,
-                eval_interval=None,
+                eval_interval=eval_interval,
                 envs_per_worker=envs_per_worker,
                 t_max=t_max,
                 backend=backend,
