@@ -8,7 +8,7 @@ from importlib import import_module
 
 from rich.console import Console
 
-from a3c_tf.commands.output import INTERRUPTED, OK, TERMINATED, show, usage
+from a3c_tf.commands.output import INTERRUPTED, OK, TERMINATED, answer, show, usage
 from a3c_tf.errors import ConfigError, near
 from a3c_tf.signals import RaiseOnce, Terminated
 
@@ -33,7 +33,8 @@ def dispatch(arguments: Sequence[str]) -> int:
     """`a3c-tf COMMAND ...`: runs a command, returns its exit code."""
     if not arguments or arguments[0] in ("-h", "--help"):
         lines = (f"  {name:<10} {what}" for name, what in COMMANDS.items())
-        print(HELP.format(commands="\n".join(lines)))
+        with answer():
+            print(HELP.format(commands="\n".join(lines)))
         return OK
     name, *rest = arguments
     if name not in COMMANDS:
@@ -53,8 +54,11 @@ def main(run: Callable[[Sequence[str]], int] = dispatch) -> None:
     handler.install()
     try:
         code = run(sys.argv[1:])
+    except SystemExit as error:  # --help, a wrong flag, or an answer that cannot be written
+        code = int(error.code or OK)
     except KeyboardInterrupt as error:
         show(Console(), "interrupted")
         code = TERMINATED if isinstance(error, Terminated) else INTERRUPTED
-    handler.ignore()
+    with answer():  # what has been printed, but not yet written
+        handler.ignore()
     sys.exit(code)

@@ -47,7 +47,8 @@ def draw_curves(runs: Sequence[Run]) -> Figure:
     figure = Figure(figsize=(11, sum(heights)), layout="constrained")
     rows = figure.subfigures(len(groups), squeeze=False, height_ratios=heights)[:, 0]
     for row, env, of_env in zip(rows, by_env, groups, strict=True):
-        row.suptitle("environment not known: no config.yaml" if env == "-" else env)
+        title = "environment not known: no config.yaml" if env == "-" else env
+        row.suptitle(title, parse_math=False)  # a dollar sign is one
         _draw_row(row, of_env)
     return figure
 

@@ -77,7 +77,7 @@ def read_config(directory: Path) -> dict[str, Any]:
         settings = dict(content["settings"])
     except OSError as error:
         raise ConfigError(f"{directory} is no run directory: {path.name} is missing") from error
-    except (yaml.YAMLError, KeyError, TypeError, ValueError) as error:
+    except (yaml.YAMLError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is damaged: it holds no settings") from error
     return settings
 

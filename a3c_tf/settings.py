@@ -105,7 +105,7 @@ def _read_file(path: Path) -> tuple[dict[str, Any], bool]:
         content = yaml.safe_load(path.read_text())
     except OSError as error:
         raise ConfigError(f"--config {path} cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"--config {path} cannot be read as YAML: {reason}") from error
     is_run = isinstance(content, dict) and "settings" in content

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -221,6 +222,38 @@ def test_errors_into_a_file() -> None:
     assert "--json" in text
     assert text.isascii()
     assert ESCAPE not in text
+
+
+def without_reader(arguments: list[str]) -> tuple[int, str]:
+    """Exit code and standard error of a program whose standard output nobody reads."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as out:
+        return into(out, arguments)
+
+
+def into(out: IO[str], arguments: list[str]) -> tuple[int, str]:
+    """The same for any file as standard output."""
+    command = [sys.executable, "-c", "from a3c_tf.cli import main; main()", *arguments]
+    environment = {name: v for name, v in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(
+        command, stdout=out, stderr=subprocess.PIPE, text=True, check=False, env=environment
+    )
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["runs", "--help"], ["runs"], ["runs", "--json"]], ids=" ".join
+)
+def test_output_that_cannot_be_written(arguments: list[str]) -> None:
+    """Nothing is said if nobody reads, as with `| head -1`; of a full disk it is."""
+    write_run(Path("runs/a"), [1.0])
+    assert without_reader(arguments) == (1, "")
+    with Path("/dev/full").open("w") as full:
+        assert into(full, arguments) == (
+            1,
+            "error: standard output cannot be written: No space left on device\n",
+        )
 
 
 # Repeating a run --------------------------------------------------------------------------------

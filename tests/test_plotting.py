@@ -172,8 +172,8 @@ def test_black_and_white(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", ["$", "$x$", "x" * 300])
 def test_any_text_can_be_drawn(tmp_path: Path, value: str) -> None:
     """A formula is not meant; the text stays within the picture."""
-    write_run(tmp_path / "a", [10, 20], env_args={"name": value})
-    write_run(tmp_path / "b", [10, 20])
+    for name, arguments in {"a": {"name": value}, "b": {}}.items():
+        write_run(tmp_path / name, [10, 20], env=f"$x_{{y$-{value[:9]}", env_args=arguments)
     figure = draw_curves(load_runs(tmp_path))
     figure.savefig(tmp_path / "a.png")
     (found,) = figure.subfigs[0].legends

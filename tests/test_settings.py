@@ -380,6 +380,7 @@ def test_values_in_a_config(file: Path) -> None:
         ("[1, 2]", "holds no settings"),
         ("a: b: c", "cannot be read as YAML: mapping values are not allowed here .* line 1"),
         ("\0", "cannot be read as YAML"),
+        ("[" * 2000, "cannot be read as YAML"),
     ],
 )
 def test_config_that_cannot_be_used(file: Path, text: str, message: str) -> None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from a3c_tf.commands.output import EVAL_ENVS, OK, usage
+from a3c_tf.commands.output import EVAL_ENVS, OK, answer, usage
 from a3c_tf.commands.saved import SavedAgent, load_fitting
 from a3c_tf.envs.factory import spaces_of
 from a3c_tf.errors import ConfigError, at_the_end
@@ -47,8 +47,9 @@ def evaluate(arguments: Sequence[str]) -> int:
     summary = scores.summary()
     result = {name: summary[name] for name in ("mean", "stdev", "min", "max")}
     result["count"] = config.episodes
-    if config.json:
-        print(json.dumps(result))
-    else:
-        print(f"{agent_directory}: " + "  ".join(f"{k} {v:.6g}" for k, v in result.items()))
+    with answer():
+        if config.json:
+            print(json.dumps(result))
+        else:
+            print(f"{agent_directory}: " + "  ".join(f"{k} {v:.6g}" for k, v in result.items()))
     return OK

@@ -35,5 +35,27 @@ def even_if_nobody_reads() -> Iterator[None]:
     try:
         yield
     except (OSError, SystemExit):  # Rich makes a SystemExit of a broken pipe
-        with suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence()
+
+
+@contextmanager
+def answer() -> Iterator[None]:
+    """What is printed in the block is what the program was asked for: if it is lost, that shows.
+
+    Raises:
+        SystemExit: it cannot be written, which has been said; or nobody reads, as with `| head`.
+    """
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError as error:
+        _silence()
+        if not isinstance(error, BrokenPipeError):
+            print(f"error: standard output cannot be written: {error.strerror}", file=sys.stderr)
+        raise SystemExit(FAILED) from error
+
+
+def _silence() -> None:
+    """From now on, standard output goes nowhere: not even Python complains at its end."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -52,11 +52,13 @@ def plot(arguments: Sequence[str]) -> int:
             raise ConfigError(
                 f"plot needs matplotlib and pandas ({error}): pip install 'a3c_tf[plot]'"
             ) from error
-        draw_curves(drawn).savefig(out, dpi=150)
+        figure = draw_curves(drawn)
+        try:
+            figure.savefig(out, dpi=150)
+        except OSError as error:
+            raise ConfigError(f"--out {out} cannot be written: {error.strerror}") from error
     except ConfigError as error:
         return usage(error)
-    except OSError as error:
-        return usage(ConfigError(f"--out {out} cannot be written: {error.strerror}"))
     for run in runs:
         if not run.scores:
             show(console, f"left out, without an evaluation: {run.directory}")

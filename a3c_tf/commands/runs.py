@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -14,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from a3c_tf.commands.output import OK, even_if_nobody_reads, usage
+from a3c_tf.commands.output import OK, answer, usage
 from a3c_tf.errors import ConfigError
 from a3c_tf.flags import parse_flags
 from a3c_tf.runs import UNFINISHED, Run, differing_settings, load_runs
@@ -40,7 +41,7 @@ def runs(arguments: Sequence[str]) -> int:
         found = load_runs(config.directory)
     except ConfigError as error:
         return usage(error)
-    with even_if_nobody_reads():
+    with answer():
         if config.json:
             print(json.dumps([_as_json(run) for run in found], default=str))
         else:
@@ -83,4 +84,10 @@ def _text(value: float | None, form: str = "") -> str:
 
 def _as_json(run: Run) -> dict[str, Any]:
     names = ("env", "settings", "seed", "steps", "minutes", "best", "final", "ended", "damaged")
-    return {"run": str(run.directory)} | {name: getattr(run, name) for name in names}
+    values = {"run": str(run.directory)} | {name: getattr(run, name) for name in names}
+    return {name: None if _is_nan(value) else value for name, value in values.items()}
+
+
+def _is_nan(value: object) -> bool:
+    """Whether it is a number that JSON does not have."""
+    return isinstance(value, float) and not math.isfinite(value)
