@@ -36,11 +36,18 @@ def clean_up(directory: Path) -> None:
     for old in (*directory.glob(".*.old"), *directory.glob("checkpoints/.*.old")):
         name = old.parent / old.name.removeprefix(".").removesuffix(".old")
         if name.exists():
-            shutil.rmtree(old)
+            _remove(old)
         else:
             old.rename(name)
     for partial in (*directory.glob(".*.partial"), *directory.glob("checkpoints/.*.partial")):
-        shutil.rmtree(partial)
+        _remove(partial)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 def save_checkpoint(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from io import TextIOWrapper
 
 from rich.console import Console
 
@@ -52,6 +53,8 @@ def main(run: Callable[[Sequence[str]], int] = dispatch) -> None:
     """Runs a command on the program's arguments and exits with its code."""
     handler = RaiseOnce()
     handler.install()
+    if isinstance(sys.stdout, TextIOWrapper):  # names that its encoding does not have are escaped
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = run(sys.argv[1:])
     except SystemExit as error:  # --help, a wrong flag, or an answer that cannot be written

@@ -27,6 +27,31 @@ WORDS = {
 }
 
 
+class _Loader(yaml.SafeLoader):
+    """Without aliases: a few lines of them can mean more than memory holds, or themselves."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """The next value."""
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("aliases (*name) are not read")
+        return super().compose_node(parent, index)
+
+
+def read_yaml(text: str) -> Any:
+    """What a YAML text holds.
+
+    Raises:
+        ValueError: it is no YAML, or has a value that its reader cannot make; in one line.
+    """
+    try:
+        return yaml.load(text, _Loader)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError(" ".join(str(error).split())) from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        # Of a number, a date or a !!type that is none
+        raise ValueError(f"a value is not what it says it is: {error!r}") from error
+
+
 def _named_values(arguments: list[str]) -> dict[str, Any]:
     """NAME=VALUE, as on a command line; values as in YAML: `False`, `3`, `8x8`, `[1, 2]`."""
     values = {}
@@ -35,8 +60,8 @@ def _named_values(arguments: list[str]) -> dict[str, Any]:
         if not (name and equals):
             raise ValueError(f"{argument!r} is not NAME=VALUE")
         try:
-            values[name] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
+            values[name] = read_yaml(value)
+        except ValueError as error:
             raise ValueError(f"{argument!r} has no value that YAML can read") from error
     return values
 
@@ -212,7 +237,7 @@ class TrainConfig:
         for name, value in settings.items():
             try:
                 values[name] = _value(value, kinds[name])
-            except (TypeError, ValueError) as error:
+            except (TypeError, ValueError, OverflowError) as error:
                 must_be = f"it must be {_words(kinds[name])}"
                 raise ConfigError(f"{origin}: {name} is {value!r}; {must_be}") from error
         return replace(self, **values)

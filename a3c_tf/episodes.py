@@ -26,6 +26,11 @@ def drawn(make_env: RegisteredEnv, render_mode: str) -> MakeEnv:
     return lambda worker_index, test: drawing(worker_index, test)
 
 
+def can_draw(env: gym.Env, render_mode: str) -> bool:
+    """Whether an environment says that it has a render mode."""
+    return render_mode in ((env.metadata or {}).get("render_modes") or ())
+
+
 def drawing(make_env: MakeEnv, env: Any) -> MakeEnv | None:
     """A `make_env` whose environments return frames, without a screen; None if they cannot.
 
@@ -35,8 +40,7 @@ def drawing(make_env: MakeEnv, env: Any) -> MakeEnv | None:
         env: what it has returned.
     """
     if isinstance(make_env, RegisteredEnv):
-        able = "rgb_array" in env.metadata.get("render_modes", ())
-        return drawn(make_env, "rgb_array") if able else None
+        return drawn(make_env, "rgb_array") if can_draw(env, "rgb_array") else None
     if isinstance(env, gym.Env) and env.render_mode == "rgb_array":
         return make_env
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -131,8 +132,8 @@ class Video:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._partial = path.with_name(f".{path.stem}.partial.mp4")
+        self._path = path.absolute()  # of "a:b.mp4", ffmpeg would take "a" for a protocol
+        self._partial = self._path.with_name(f".{path.stem}.partial.mp4")
         self._shape: tuple[int, ...] = ()
         self._writer: Any = None
 
@@ -155,6 +156,7 @@ class Video:
 
         self._path.parent.mkdir(parents=True, exist_ok=True)
         height, width = frame.shape[:2]
+        logging.getLogger("imageio_ffmpeg").setLevel(logging.ERROR)  # a pixel more is no news
         writer = write_frames(
             self._partial,
             (width, height),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +123,8 @@ class Pictures:
             logger.warning("no videos: %s", MISSING_EXTRA)
             self._video_every = 0
         for partial in self._videos.glob(".*.partial.mp4"):  # of a program that was killed
-            partial.unlink()
+            with suppress(OSError):  # it is in nobody's way
+                partial.unlink()
 
     def begin(self, last: bool = False) -> Observer | None:
         """Before an evaluation: what is to observe it, if a sample of it is due."""
@@ -163,7 +165,7 @@ class Pictures:
         try:
             self._film(self.player, animation, video, step, should_stop)
             gif = animation.gif() if animation and not should_stop() else None
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # an environment may well raise SystemExit
             self._logger.warning("no more episodes are shown, since one has failed: %r", error)
             self.player = None
             return

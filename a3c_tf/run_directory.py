@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from a3c_tf.config import TrainConfig
+from a3c_tf.config import TrainConfig, read_yaml
 from a3c_tf.errors import ConfigError
 
 PACKAGES = ("a3c-tf", "tensorflow", "keras", "gymnasium", "numpy", "tensorboard")
@@ -26,6 +26,10 @@ def new_run_directory(config: TrainConfig) -> Path:
     """
     name = time.strftime("%Y%m%d-%H%M%S") + f"-seed{config.seed}"
     path = config.outdir or Path("runs", *config.env.replace(":", "-").split("/"), name)
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:  # Keras and TensorBoard could not write there
+        raise ConfigError(f"--outdir is {str(path)!a}; take a name in UTF-8") from error
     try:
         path.mkdir(parents=True, exist_ok=True)
         if any(path.iterdir()):
@@ -73,11 +77,11 @@ def read_config(directory: Path) -> dict[str, Any]:
     """
     path = directory / "config.yaml"
     try:
-        content = yaml.safe_load(path.read_text())
+        content = read_yaml(path.read_text())
         settings = dict(content["settings"])
     except OSError as error:
         raise ConfigError(f"{directory} is no run directory: {path.name} is missing") from error
-    except (yaml.YAMLError, KeyError, TypeError, ValueError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{path} is damaged: it holds no settings") from error
     return settings
 

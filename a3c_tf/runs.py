@@ -11,6 +11,7 @@ for run in load_runs("runs/CartPole-v1"):
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,11 +99,14 @@ def load_runs(*paths: str | Path) -> list[Run]:
     """
     runs: dict[Path, Run] = {}
     for path in map(Path, paths):
-        if not path.is_dir():
-            siblings = path.parent.iterdir() if path.parent.is_dir() else ()
-            hint = near(path.name, [sibling.name for sibling in siblings])
-            raise ConfigError(f"{path} is no directory{hint}")
-        files = (*path.rglob("scores.txt"), *path.rglob("config.yaml"))
+        try:
+            if not path.is_dir():
+                siblings = path.parent.iterdir() if path.parent.is_dir() else ()
+                hint = near(path.name, [sibling.name for sibling in siblings])
+                raise ConfigError(f"{path} is no directory{hint}")
+            files = (*path.rglob("scores.txt"), *path.rglob("config.yaml"))
+        except OSError as error:  # a name that is too long, a directory that cannot be read
+            raise ConfigError(f"{path}: {error.strerror}") from error
         found = [_load(directory) for directory in sorted({file.parent for file in files})]
         # Other programs have a config.yaml as well, and so has a run that never began.
         found = [run for run in found if run.settings or (run.directory / "scores.txt").is_file()]
@@ -165,15 +169,22 @@ def _rows(text: str) -> Iterator[dict[str, float]]:
         raise ValueError(f"no columns {missing}")
     for row in rows:
         values = dict(zip(columns, map(float, row), strict=True))
+        if not (0 <= values["steps"] < 2**63 and math.isfinite(values["elapsed"])):
+            raise ValueError(f"steps {values['steps']}, elapsed {values['elapsed']}")
         yield values | {"steps": int(values["steps"])}
 
 
 def _summary(text: str) -> dict[str, Any]:
     """The content of a summary.json; raises a ValueError if it is damaged."""
-    summary = json.loads(text)
+    try:
+        summary = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
     kinds: dict[str, Any] = {"steps": int, "seconds": (int, float), "stopped_by": str}
     if not isinstance(summary, dict) or not all(
         isinstance(summary.get(name), kind) for name, kind in kinds.items()
     ):
         raise ValueError("no summary of a run")
+    if not (0 <= summary["steps"] < 2**63 and 0 <= summary["seconds"] < 2**63):
+        raise ValueError(f"steps {summary['steps']}, seconds {summary['seconds']}")
     return summary

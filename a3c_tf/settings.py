@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from a3c_tf.config import TrainConfig, load_preset, preset_names
+from a3c_tf.config import TrainConfig, load_preset, preset_names, read_yaml
 from a3c_tf.envs.factory import is_atari_id
 from a3c_tf.errors import ConfigError
 from a3c_tf.flags import parse_flags
@@ -102,12 +100,11 @@ def _layers(arguments: Sequence[str]) -> dict[str, dict[str, Any]]:
 def _read_file(path: Path) -> tuple[dict[str, Any], bool]:
     """The settings in a YAML file, and whether it is the config.yaml of a run, which has all."""
     try:
-        content = yaml.safe_load(path.read_text())
+        content = read_yaml(path.read_text())
     except OSError as error:
         raise ConfigError(f"--config {path} cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"--config {path} cannot be read as YAML: {reason}") from error
+    except ValueError as error:
+        raise ConfigError(f"--config {path} cannot be read as YAML: {error}") from error
     is_run = isinstance(content, dict) and "settings" in content
     settings = content["settings"] if is_run else content
     if not isinstance(settings, dict):

@@ -17,6 +17,7 @@ from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 from tensorboard.plugins.text.summary_v2 import text_pb
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
+from a3c_tf.errors import ConfigError
 from a3c_tf.films import Gif
 from a3c_tf.quiet import tf
 
@@ -112,20 +113,41 @@ class ScoreLog:
         return True
 
     def _go_on(self) -> None:
-        """Cuts off a row that was not finished, and finds the last step."""
-        content = self._path.read_bytes()
-        whole = content[: content.rfind(b"\n") + 1]
-        if whole != content:
-            os.truncate(self._path, len(whole))
-        lines = whole.decode().splitlines()
-        if not lines:
+        """Takes the columns and the last step, and cuts off what comes after the last whole row.
+
+        Raises:
+            ConfigError: it is no such file.
+        """
+        lines = self._path.read_bytes().splitlines(keepends=True)
+        if not lines or not lines[0].endswith(b"\n"):
+            self._path.write_bytes(b"")
             self._append(self._columns)
-        elif len(lines) > 1:
-            self._last_step = int(lines[-1].split("\t")[0])
+            return
+        columns = tuple(lines[0].decode(errors="replace").rstrip().split("\t"))
+        if columns[: len(SCORE_COLUMNS)] != SCORE_COLUMNS:
+            raise ConfigError(f"{self._path} does not begin with the scores' columns; move it away")
+        self._columns = columns  # of another version, perhaps
+        while len(lines) > 1:
+            step = _step_of(lines[-1], len(columns))
+            if step is not None:
+                self._last_step = step
+                break
+            lines.pop()
+        os.truncate(self._path, sum(map(len, lines)))
 
     def _append(self, values: Sequence[Any]) -> None:
         with self._path.open("a") as file:
             file.write("\t".join(str(value) for value in values) + "\n")
+
+
+def _step_of(line: bytes, columns: int) -> int | None:
+    """The global step of a row; None if it is not a whole one."""
+    try:
+        numbers = [float(cell) for cell in line.split(b"\t")]
+        step = int(numbers[0])
+    except (ValueError, OverflowError):
+        return None
+    return step if len(numbers) == columns and line.endswith(b"\n") else None
 
 
 def write_summary(directory: Path, summary: Mapping[str, Any]) -> None:

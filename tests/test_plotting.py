@@ -230,6 +230,7 @@ def test_runs_without_an_evaluation(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "message"),
     [
         ("run", "run is no directory (near: runs)"),
+        ("x" * 300, f"{'x' * 300}: File name too long"),
         ("runs --out x.jpg", "--out is x.jpg; it must end in .png or .svg"),
         ("runs --out png", "--out is png; it must end in .png or .svg"),
         ("runs --out no/x.png", "--out no/x.png cannot be written: No such file or directory"),
@@ -240,6 +241,15 @@ def test_refused(capsys: pytest.CaptureFixture[str], arguments: str, message: st
     write_run(Path("runs/a"), [10, 20])
     assert plot_command(arguments.split()) == 2
     assert capsys.readouterr() == ("", f"error: {message}\n")
+
+
+def test_too_many_environments(capsys: pytest.CaptureFixture[str]) -> None:
+    """They would take minutes."""
+    for number in range(41):
+        write_run(Path(f"runs/{number}"), [10], env=f"env{number}")
+    assert plot_command(["runs"]) == 2
+    error = "error: RUN holds runs of 41 environments; name runs of at most 40\n"
+    assert capsys.readouterr() == ("", error)
 
 
 @pytest.mark.parametrize("package", ["pandas", "matplotlib.axes"])

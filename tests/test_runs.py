@@ -110,8 +110,18 @@ DAMAGE: Mapping[str, Sequence[str]] = {
         "steps\telapsed\tmean\tstdev\n1\t2\t3\n",
         "steps\telapsed\tmean\tstdev\n1\t2\t3\tx\n",
         "steps\telapsed\tmean\tstdev\ninf\t2\t3\t4\n",
+        "steps\telapsed\tmean\tstdev\n1e300\t2\t3\t4\n",
+        "steps\telapsed\tmean\tstdev\n1\tnan\t3\t4\n",
     ],
-    "summary.json": ["", "{", "[1]", '{"steps": "7"}', '{"steps": 7, "stopped_by": "steps"}'],
+    "summary.json": [
+        "[" * 100_000,
+        f'{{"steps": 7, "seconds": 1{"0" * 400}, "stopped_by": "steps"}}',
+        "",
+        "{",
+        "[1]",
+        '{"steps": "7"}',
+        '{"steps": 7, "stopped_by": "steps"}',
+    ],
 }
 
 

@@ -58,7 +58,7 @@ def export(arguments: Sequence[str]) -> int:
 
         agent = load_fitting(agent_directory, make_env, spaces)
         policy = portable_policy(agent, config.greedy)
-        with TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as directory:
+        with TemporaryDirectory(dir=path.parent, prefix=".export.") as directory:
             written = Path(directory, path.name)
             write_policy(policy, config.format, written)
             envs = make_vector_env(make_env, 0, 1, True, masked=agent.observations.masked)

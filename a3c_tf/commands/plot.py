@@ -17,6 +17,7 @@ from a3c_tf.runs import load_runs
 
 KINDS = (".png", ".svg")
 NAME = "curves.png"
+MOST_ENVS = 40  # in one picture; it takes ten seconds then
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,11 @@ def plot(arguments: Sequence[str]) -> int:
         drawn = [run for run in runs if run.scores]
         if not drawn:
             raise ConfigError(f"no evaluation yet in {', '.join(map(str, config.runs))}")
+        envs = {run.env for run in drawn}
+        if len(envs) > MOST_ENVS:
+            raise ConfigError(
+                f"RUN holds runs of {len(envs)} environments; name runs of at most {MOST_ENVS}"
+            )
         try:
             from a3c_tf.plotting import draw_curves
         except ImportError as error:
@@ -56,7 +62,8 @@ def plot(arguments: Sequence[str]) -> int:
         try:
             figure.savefig(out, dpi=150)
         except OSError as error:
-            raise ConfigError(f"--out {out} cannot be written: {error.strerror}") from error
+            reason = error.strerror or error
+            raise ConfigError(f"--out {out} cannot be written: {reason}") from error
     except ConfigError as error:
         return usage(error)
     for run in runs:

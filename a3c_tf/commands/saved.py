@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,7 +10,7 @@ from typing import Annotated, Any
 import gymnasium as gym
 import tyro
 
-from a3c_tf.config import NamedValues
+from a3c_tf.config import NamedValues, TrainConfig
 from a3c_tf.envs.factory import RegisteredEnv
 from a3c_tf.errors import ConfigError
 from a3c_tf.run_directory import read_config
@@ -41,11 +42,8 @@ class SavedAgent:
 def find_agent(path: Path) -> Path:
     """The directory itself if it holds an agent, else the run's best, else its last agent."""
     candidates = [path, path / "best"]
-    candidates += sorted(
-        (p for p in (*path.glob("[0-9]*_finish"), *path.glob("[0-9]*_except"))),
-        key=lambda p: int(p.name.split("_")[0]),
-        reverse=True,
-    )
+    last = [p for p in path.glob("*_*") if re.fullmatch(r"\d+_(finish|except)", p.name)]
+    candidates += sorted(last, key=lambda p: int(p.name.split("_")[0]), reverse=True)
     for candidate in candidates:
         if (candidate / "agent.json").is_file():
             return candidate
@@ -60,10 +58,15 @@ def env_of(agent_directory: Path, env_id: str | None, env_args: dict[str, Any]) 
         raise ConfigError(f"--env-args is {env_args}; name the --env as well")
     for directory in (agent_directory, *agent_directory.resolve().parents[:2]):
         if (directory / "config.yaml").is_file():
+            origin = str(directory / "config.yaml")
             settings = read_config(directory)
-            return RegisteredEnv(
-                str(settings["env"]), bool(settings.get("sticky_actions")), settings.get("env_args")
+            if "env" not in settings:
+                raise ConfigError(f"{origin} has no env; name the --env")
+            config = TrainConfig().updated(
+                {n: settings[n] for n in ("env", "sticky_actions", "env_args") if n in settings},
+                origin,
             )
+            return RegisteredEnv(config.env, config.sticky_actions, config.env_args)
     raise ConfigError(f"{agent_directory} is not in a run directory; name the --env")
 
 

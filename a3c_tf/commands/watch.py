@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 
-from a3c_tf.commands.output import OK, usage
+from rich.console import Console
+
+from a3c_tf.commands.output import FAILED, OK, show, usage
 from a3c_tf.commands.saved import SavedAgent, load_fitting
 from a3c_tf.envs.trial import check_env
 from a3c_tf.errors import ConfigError, at_the_end
@@ -38,29 +41,35 @@ def watch(arguments: Sequence[str]) -> int:
         if config.seed < 0:
             raise ConfigError(f"--seed is {config.seed}; it must be at least 0")
         _check_output(config.record)
+        from a3c_tf.episodes import can_draw, drawn, filming
+        from a3c_tf.evaluation import Evaluator
+
         agent_directory, make_env = config.find()
         env = make_env(0, True)
         spaces = check_env(env)
         env.close()
         render_mode = "rgb_array" if config.record else "human"
-        if render_mode not in env.metadata.get("render_modes", ()):
+        if not can_draw(env, render_mode):
             raise ConfigError(f"{make_env.env_id} cannot be watched: it has no {render_mode!r}")
         agent = load_fitting(agent_directory, make_env, spaces)
     except (ValueError, FileNotFoundError) as error:
         return usage(error)
-    from a3c_tf.episodes import drawn, filming
-    from a3c_tf.evaluation import Evaluator
-
+    console, record = Console(), config.record
     player = Evaluator(agent, drawn(make_env, render_mode), 1, config.seed, config.greedy)
-    with ExitStack() as until_the_end, at_the_end(player.close):
-        record = config.record
-        films = [until_the_end.enter_context(recording(record))] if record else []
-        for number in range(config.episodes):
-            scores = player.run(number=number, observer=filming(films))
-            assert scores is not None
-            print(f"episode {number + 1}: return {scores.returns[0]:g}, {scores.lengths[0]} steps")
-    if config.record:
-        print(f"recorded: {config.record}")
+    try:
+        with ExitStack() as until_the_end, at_the_end(player.close):
+            films = [until_the_end.enter_context(recording(record))] if record else []
+            for number in range(config.episodes):
+                scores = player.run(number=number, observer=filming(films))
+                assert scores is not None
+                score = f"return {scores.returns[0]:g}, {scores.lengths[0]} steps"
+                show(console, f"episode {number + 1}: {score}")
+    except (OSError, ValueError) as error:  # of the file, or of an odd frame
+        where = f"--record {record}" if record else "a window"
+        print(f"error: {make_env.env_id} cannot go on in {where}: {error}", file=sys.stderr)
+        return FAILED
+    if record:
+        show(console, f"recorded: {record}")
     return OK
 
 
